@@ -33,7 +33,7 @@ from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.observations import EVENTS, Observation, OutageEvent, ViewEvent
 from fleet.pipeline.streams import session
 from tests.chaos.seeded import availability_windows
-from tests.chaos.seeded.availability_windows import Told
+from tests.chaos.seeded.availability_windows import ReportedAvailability
 from tests.chaos.seeded.command import run_alone, say
 from tests.chaos.seeded.run import prepare, remove, witness
 from tests.chaos.seeded.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
@@ -81,13 +81,13 @@ def cross_check(
     """
     until_ms = time.time_ns() // 1_000_000
     found = run_batch_audit(spark, servers, prefix, str(out), keys_of(history), until_ms)
-    told = availability_windows.told(
-        availability_windows.read(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms
+    reported = availability_windows.from_events(
+        availability_windows.read_events(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms
     )
     missed = availability_windows.seen_missing(history)
-    spans = told.windows(until_ms)
-    covers = [
-        availability_windows.around(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000)
+    spans = reported.windows(until_ms)
+    margins = [
+        availability_windows.margin(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000)
         for each in missed
     ]
     audits = {name: Audit(**verdict) for name, verdict in found.audits.items()}
@@ -95,12 +95,12 @@ def cross_check(
         *differing(audits, {each.name: audit_of(each) for each in history.streams}),
         *differing(found.took_us, took_us(history)),
         *_other_owners(found.owners, history),
-        *_other_windows(availability_windows.of_document(found.available), told),
+        *_other_windows(availability_windows.from_document(found.available), reported),
         *(
             f"identity {each.broker_id} was missing from {each.there_s:.3f} to {each.asked_s:.3f} s on a "
-            f"clock that is {clocks.wall_us / 1e6:.3f} s behind: told is {spans.get(each.broker_id)}"
-            for each, cover in zip(missed, covers, strict=True)
-            if cover is None
+            f"clock that is {clocks.wall_us / 1e6:.3f} s behind; reported: {spans.get(each.broker_id)}"
+            for each, margin in zip(missed, margins, strict=True)
+            if margin is None
         ),
     ]
     for difference in differences:
@@ -110,7 +110,7 @@ def cross_check(
         sum(each.duplicated for each in audits.values()),
         sum(each.out_of_order for each in audits.values()),
     )
-    within = [each for each in covers if each is not None]
+    within = [each for each in margins if each is not None]
     return CrossCheckedRun(
         CrossCheckDocument(
             events=found.events,
@@ -120,19 +120,21 @@ def cross_check(
             audit=totals,
             differs_from_checker=len(differences),
         ),
-        takeovers=len(told.takeovers),
-        outages=len(told.outages),
+        takeovers=len(reported.takeovers),
+        outages=len(reported.outages),
         seen_missing=len(missed),
         before_ms=tuple(each.before_ms for each in within),
         after_ms=tuple(each.after_ms for each in within if each.after_ms is not None),
     )
 
 
-def _other_windows(found: Told, wanted: Told) -> Iterator[str]:
+def _other_windows(found: ReportedAvailability, expected: ReportedAvailability) -> Iterator[str]:
     """Yield differences between the availability that operators see and the fleet's events."""
-    yield from (f"takeover {each}" for each in differing(_named(found.takeovers), _named(wanted.takeovers)))
-    yield from (f"outage {each}" for each in sorted(found.outages ^ wanted.outages, key=str))
-    yield from (f"missing {each}" for each in differing(_named(found.missing_ms), _named(wanted.missing_ms)))
+    yield from (f"takeover {each}" for each in differing(_named(found.takeovers), _named(expected.takeovers)))
+    yield from (f"outage {each}" for each in sorted(found.outages ^ expected.outages, key=str))
+    yield from (
+        f"missing {each}" for each in differing(_named(found.missing_ms), _named(expected.missing_ms))
+    )
 
 
 def _named(figures: Mapping[Any, Any]) -> dict[str, Any]:
@@ -153,11 +155,11 @@ def took_us(history: History) -> dict[str, int | None]:
     return found
 
 
-def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+def differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences between two verdicts on the same subjects."""
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name) or (name in found) != (name in wanted):
-            yield f"{name}: {found.get(name)} and {wanted.get(name)}"
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name) or (name in found) != (name in expected):
+            yield f"{name}: {found.get(name)} and {expected.get(name)}"
 
 
 def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: History) -> Iterator[str]:
@@ -169,12 +171,12 @@ def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: His
     changes: dict[int, list[int]] = {}
     for broker_id, generation in sorted(found):
         changes.setdefault(broker_id, []).append(generation)
-    told = {
+    seen = {
         (sighting.generation, broker_id): owners
         for sighting in history.sightings
         for broker_id, owners in sighting.owners.items()
     }
-    for (generation, broker_id), owners in sorted(told.items()):
+    for (generation, broker_id), owners in sorted(seen.items()):
         before = [each for each in changes.get(broker_id, ()) if each <= generation]
         says = found[broker_id, before[-1]] if before else None
         if says != owners:
@@ -203,8 +205,8 @@ def command(seed: int | None, runs: int, outages: bool, name: str, report: Path 
     Exit with 1 if the verdicts differ, or if a guarantee was broken.
     """
     drawn = (plan_of(each) for each in count(seed or 0))
-    wanted = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
-    plans = [chosen(name)] if seed is None else list(islice(wanted, runs))
+    matching = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
+    plans = [chosen(name)] if seed is None else list(islice(matching, runs))
     try:
         checked, violations = asyncio.run(_main(plans, report))
     except FleetError as error:
