@@ -75,7 +75,7 @@ test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m pytest -s --size=test-long tests >&2
 	@$(BIN)/python -m pytest tests/spark_crosscheck --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
-	@$(BIN)/python -m tests.chaos.seeded.spark_check --seed 1 --runs 20 --outages --report docs/judged.md >&2
+	@$(BIN)/python -m tests.chaos.seeded.spark_check --seed 1 --runs 20 --outages --report docs/spark-crosscheck.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m benchmarks.full_load --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2

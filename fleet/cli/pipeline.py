@@ -28,7 +28,7 @@ from fleet.pipeline.documents import (
     print_anomalies,
     print_audit,
     print_availability,
-    print_report,
+    print_pipeline,
 )
 
 Command: TypeAlias = Callable[..., int]
@@ -148,7 +148,7 @@ def run_jobs(
         site = _site(out, prefix, servers, kafka_source, records_per_batch, every_s)
         run: Any = importlib.import_module("fleet.pipeline.run").run
         document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=print_progress)
-    print_document(document, PIPELINE, as_json, print_report)
+    print_document(document, PIPELINE, as_json, print_pipeline)
     return OK
 
 

@@ -378,7 +378,7 @@ class Control:
                 )
         if self.events is not None:
             leads = status.role == "leader"
-            self.events.committed(applied, state, self.takeovers.log, moment().wall_ms, leads=leads)
+            self.events.record_commit(applied, state, self.takeovers.log, moment().wall_ms, leads=leads)
         if state.ownership is not before.ownership:
             commands = (each.command for each in applied if each.outcome.applied)
             changes = [command for command in commands if isinstance(command, OwnershipSet)]
@@ -405,7 +405,7 @@ class Control:
 
     def _on_traffic(self, passed: TrafficMessage) -> None:
         if self.events is not None:
-            self.events.passed(passed)
+            self.events.record_traffic(passed)
 
     def _on_takeover_ended(self, takeover: Takeover) -> None:
         if self.tracing is not None:
@@ -414,7 +414,7 @@ class Control:
     def _on_directory_applied(self, revision: int) -> None:
         self.takeovers.on_applied(revision, moment())
         if self.events is not None:
-            self.events.advertised(self.takeovers.log)
+            self.events.record_advertisement(self.takeovers.log)
 
     # -- conclusions ---------------------------------------------------------------------------------------
 
@@ -446,7 +446,7 @@ class Control:
             # The leader commits a suspicion of a majority, so report the change immediately.
             self._broadcast()
             if self.events is not None:
-                self.events.observed(transitions, moment().wall_ms)
+                self.events.record_transitions(transitions, moment().wall_ms)
         for peer in self.detector.probes_due(now_s):
             self._spawn(self.prober.probe(peer))
         self._lead()

@@ -213,8 +213,10 @@ LATEST: Final = "ownership.latest"
 WEIGHTS: Final = TOPICS["weight"]
 EXPENDABLE: Final = frozenset((TOPICS["traffic"], TOPICS["connection"]))
 """Topics with many events. If there is no room, these events are dropped first."""
-OUTSIDE: Final = "outside"
+OBSERVATIONS: Final = "observations"
 """What applications and external observers have seen of the fleet; see `fleet.pipeline.observations`."""
+DEPRECATED_OBSERVATIONS: Final = "outside"
+"""The name of `OBSERVATIONS` before 0.3.0. The pipeline still reads it; the fleet no longer creates it."""
 DEAD_LETTERS: Final = "dead_letters"
 """The topic for records of the other topics that `fleet.pipeline` could not read as events."""
 

@@ -12,7 +12,7 @@ from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import History, Stream
 from fleet.drills.workload.history import NO_OFFSET, Event
 from fleet.pipeline.audit import audit, by_record
-from fleet.pipeline.observations import EVENTS, KINDS, LedgerEntry
+from fleet.pipeline.observations import EVENTS, OBSERVATION_CLASSES, LedgerEntry
 from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import session
 
@@ -67,7 +67,7 @@ def audit_alone(stream: Stream) -> Audit:
             file.writelines(EVENTS.encode(entry) + b"\n" for entry in ledger(stream))
         spark = session()
         try:
-            entries = events(parse(spark.read.text(str(path)), KINDS), "ledger")
+            entries = events(parse(spark.read.text(str(path)), OBSERVATION_CLASSES), "ledger")
             keys = {stream.name: stream.keys} if stream.keys else {}
             (row,) = audit(by_record(entries).persist(), keys).collect()
         finally:

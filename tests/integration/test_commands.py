@@ -35,7 +35,7 @@ from tests.chaos.programs import topics_of
 from tests.integration.machines import Machines, opened, with_file
 from tests.integration.test_weights import tell
 from tests.pages import Line
-from tests.shared_spark import borrowed
+from tests.shared_spark import commands_use
 from tools.bootstrap import ROOT
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class Page:
     def _run_spark(self, line: Line, text: str) -> None:
         assert self._spark is not None, f"{line}: the page has no Spark"
         words, said = shlex.split(text, comments=True), list[str]()
-        with borrowed(self._spark()), self._monkeypatch.context() as patched:
+        with commands_use(self._spark()), self._monkeypatch.context() as patched:
             patched.chdir(self._machines.folder)
             patched.setattr(pipeline, "print_progress", said.append)
             assert cli.run(words[1:]) == 0, f"{line}: {said}"

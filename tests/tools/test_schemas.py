@@ -43,7 +43,7 @@ from fleet.pipeline.documents import (
     OutageDocument,
     PipelineDocument,
     StaleClientDocument,
-    TakenDocument,
+    TakeoverDocument,
 )
 from tests.chaos.seeded import report
 from tests.chaos.seeded.spark_crosscheck import CROSSCHECK, AuditTotals, CrossCheckDocument
@@ -75,7 +75,7 @@ def samples() -> dict[str, list[bytes]]:
         documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
     )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
-    taken = TakenDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
+    taken = TakeoverDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
     out = OutageDocument("demo", 1, 1_200, None, 3)
     attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
     together = dataclasses.replace(attained, broker_id=None)
@@ -111,10 +111,10 @@ def samples() -> dict[str, list[bytes]]:
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(fault=None))
         ],
         "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
-        "judged": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "spark-crosscheck": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
-        "outside": [
+        "observations": [
             observations.EVENTS.encode(each)
             for each in (
                 observations.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
@@ -153,7 +153,7 @@ def live_sample() -> documents.LiveDocument:
 def events() -> list[schema_of_events.Event]:
     log = Log(MemberUp(P1), OwnershipSet(0, {1: Ownership(("p1",))}, (), "bootstrap"))
     transition = Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)
-    return [*log.told, *log.recorder.observed([transition], 1)]
+    return [*log.first_events, *log.recorder.record_transitions([transition], 1)]
 
 
 SAMPLES = samples()
@@ -258,7 +258,7 @@ ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "m
 
 
 # Events have fields with defaults, which earlier programs may not have written.
-@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "outside"}))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "observations"}))
 def test_a_schema_asks_for_every_field(name: str) -> None:
     checker = jsonschema.Draft202012Validator(schema(name))
     for sample in SAMPLES[name]:

@@ -65,8 +65,8 @@ def test_document_does_not_control_the_terminal(name: str) -> None:
     assert SHOWN in printed
 
 
-def test_printers_of_all_kinds_are_found() -> None:
-    assert {"print_status", "print_live", "print_anomalies", "print_report", "print_result"} <= {
+def test_printers_of_all_kinds_of_documents_are_found() -> None:
+    assert {"print_status", "print_live", "print_anomalies", "print_pipeline", "print_result"} <= {
         name.rpartition(".")[2] for name in PRINTERS
     }
 
