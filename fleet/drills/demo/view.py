@@ -108,7 +108,7 @@ class Terminal:
     shows_pictures = True
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(log_path=False)  # no source lines
+        self._console = console or Console(log_path=False)
         self._rounds: list[Round] = []
         self._current_step = ""
         self._picture: Picture | None = None

@@ -1,10 +1,10 @@
-"""Intervals without a live owner: from a fleet's events without Spark, and from outside observations.
+"""When identities were missing: by what a fleet has told, without Spark, and by what was seen from outside.
 
-The first computation is the naive twin of `fleet.pipeline.slo` on the same events: both must agree to the
-millisecond. The second uses Metadata answers. An outside observer does not see when a member dies, nor when a
-directory is in use. Therefore each reported interval must contain the observed interval: it begins no later
-than the fault, and ends no earlier than the last request whose answer named a dead member. The difference is
-measured.
+The first is the naive twin of `fleet.pipeline.slo`, of the same events: both have to find the same, to the
+millisecond. The second is another matter. Whoever looks on from outside does not see when a member dies, nor
+when a directory is in use, but what answers say. So what is told to operators has to contain what was seen:
+it begins no later than the fault was there, and ends no earlier than the last question that was answered
+with the address of a dead member was asked. By how much it is longer, is measured.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ from fleet.pipeline.documents import AvailabilityDocument
 _ASK_LIMIT_S: Final = 30.0
 
 Span: TypeAlias = tuple[int, int]
-"""Begin and end, in milliseconds of Unix time."""
+"""From when to when, in milliseconds of Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The availability that is reported to operators.
+    """What operators are told, by identity.
 
     Args:
-        takeovers: by identity and generation: alive_ms, began_ms, advertised_ms, committed_ms and
-            first_request_ms.
-        outages: identity, began_ms, ended_ms and cuts.
-        missing_ms: by identity, the total time without a live owner.
+        takeovers: by generation: alive_ms, began_ms, advertised_ms, committed_ms and first_request_ms.
+        outages: began_ms, ended_ms and cuts.
+        missing_ms: for how long it was missing in all.
     """
 
     takeovers: Mapping[tuple[BrokerId, int], tuple[int | None, ...]]
@@ -44,10 +43,10 @@ class Told:
     missing_ms: Mapping[BrokerId, int]
 
     def windows(self, until_ms: int) -> dict[BrokerId, list[Span]]:
-        """By identity, the spans without a live owner, without overlaps.
+        """When identities were missing; no two spans of one overlap.
 
         Args:
-            until_ms: the end of open spans.
+            until_ms: the end of what has not ended.
         """
         spans: dict[BrokerId, list[Span]] = defaultdict(list)
         for (broker_id, _), (alive_ms, began_ms, advertised_ms, *_) in self.takeovers.items():
@@ -61,7 +60,7 @@ class Told:
 
 
 def told(events: Iterable[Event], until_ms: int) -> Told:
-    """Compute the availability from a fleet's events, in any order and with repetitions."""
+    """What follows from what a fleet has told; in any order, and any number of times."""
     ownership: dict[BrokerId, dict[int, list[OwnershipEvent]]] = defaultdict(lambda: defaultdict(list))
     connections: dict[str, ConnectionEvent] = {}
     for event in events:
@@ -84,7 +83,7 @@ def told(events: Iterable[Event], until_ms: int) -> Told:
 
 
 def of_document(document: AvailabilityDocument) -> Told:
-    """Convert the availability that the data pipeline computed."""
+    """The same, as the data pipeline says it."""
     missing_ms: dict[BrokerId, int] = defaultdict(int)
     for each in document.identities:
         assert each.broker_id is not None
@@ -106,7 +105,7 @@ def of_document(document: AvailabilityDocument) -> Told:
 
 
 def _ends(changes: Mapping[int, Sequence[OwnershipEvent]]) -> dict[int, int | None]:
-    """By generation, the end of its ownership."""
+    """Until when each generation's owners had an identity."""
     ends: dict[int, int | None] = {}
     from_ms, before = 0, None
     for generation in sorted(changes):
@@ -120,7 +119,7 @@ def _ends(changes: Mapping[int, Sequence[OwnershipEvent]]) -> dict[int, int | No
 def _takeover(
     tellings: Sequence[OwnershipEvent], ends_ms: int | None, connections: Sequence[ConnectionEvent]
 ) -> tuple[int | None, ...] | None:
-    """The times of a takeover; None if the change is not a takeover."""
+    """The times of a takeover; None where a change is none."""
     detected = [each.detected_at_ms for each in tellings if each.detected_at_ms is not None]
     if not detected or tellings[0].reason != "takeover":
         return None
@@ -159,7 +158,7 @@ def _outages(connections: Sequence[ConnectionEvent]) -> Iterator[tuple[BrokerId,
 
 
 def _without_overlaps(spans: Iterable[Span]) -> Iterator[Span]:
-    """Sort spans, and merge spans that touch."""
+    """In order; what touches is one."""
     last: Span | None = None
     for from_ms, to_ms in sorted(spans):
         if last is not None and from_ms <= last[1]:
@@ -174,13 +173,13 @@ def _without_overlaps(spans: Iterable[Span]) -> Iterator[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """An identity that Metadata placed at a dead member. Times are on the machine's monotonic clock.
+    """An identity that was seen at a member that was not there; times are of the machine's monotonic clock.
 
     Args:
-        at_s, there_s: right before the fault, and when the fault was in place for certain.
-        asked_s: time of the last request that a survivor answered with a dead member's address.
-        better_s: when the last of these survivors first gave another answer; None if it did not during the
-            fault.
+        at_s, there_s: right before the fault, and when it was there for certain.
+        asked_s: when the last question was asked that a survivor answered with such a member's address.
+        better_s: when the last survivor that did so gave another answer for the first time; None where it
+            did not, while the fault lasted.
     """
 
     broker_id: BrokerId
@@ -191,7 +190,7 @@ class Missed:
 
 
 def seen_missing(history: History) -> list[Missed]:
-    """The missing identities that the outside observer saw, one for each outage and identity."""
+    """What whoever looks on has seen of identities that were missing, one for each outage and identity."""
     found = []
     for outage in history.outages:
         for broker_id in sorted(history.broker_ids):
@@ -227,11 +226,11 @@ def _seen(history: History, outage: Outage, broker_id: BrokerId) -> Missed | Non
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """By how much a reported interval exceeds the observed one, in milliseconds.
+    """By how much what is told is longer than what was seen, in milliseconds.
 
     Args:
-        before_ms: time from its begin to the fault.
-        after_ms: time from the last survivor's better answer to its end; None without a better answer.
+        before_ms: it begins so long before the fault.
+        after_ms: it ends so long after the last survivor gave another answer; None where none did.
     """
 
     before_ms: int
@@ -241,14 +240,14 @@ class Around:
 def around(
     missed: Missed, windows: Mapping[BrokerId, Sequence[Span]], wall_ms: float, drift_ms: float
 ) -> Around | None:
-    """Compare with the reported interval that contains the observed one; None if no interval does.
+    """What is told of that; None where nothing that is told contains it.
 
     Args:
-        windows: result of `Told.windows`.
-        wall_ms: wall clock minus monotonic clock.
-        drift_ms: change of this offset during the run.
+        windows: as of `Told.windows`.
+        wall_ms: how far the wall clock is before the machine's monotonic one.
+        drift_ms: by how much that has changed in the run.
     """
-    slack_ms = drift_ms + 1.0  # reported times are in whole milliseconds
+    slack_ms = drift_ms + 1.0  # what is told is in whole milliseconds
     at_ms, there_ms, asked_ms = (
         1000 * each + wall_ms for each in (missed.at_s, missed.there_s, missed.asked_s)
     )
@@ -261,7 +260,7 @@ def around(
 
 
 def read(servers: str, topics: Iterable[str]) -> list[Event]:
-    """Read all events in topics. Raises: DemoError: the events cannot be read."""
+    """All events that are in topics now. Raises: DemoError: they cannot be read."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False, "log_level": 0}
     )
@@ -275,7 +274,7 @@ def read(servers: str, topics: Iterable[str]) -> list[Event]:
         consumer.assign(places)
         found: list[Event] = []
         while len(found) < sum(ends):
-            # A larger number would wait for records that do not exist.
+            # Of more than there are it would wait for the rest.
             messages = consumer.consume(min(1000, sum(ends) - len(found)), _ASK_LIMIT_S)
             if not messages:
                 raise DemoError(f"{len(found)} of {sum(ends)} events could be read")
