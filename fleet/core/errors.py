@@ -26,7 +26,7 @@ FleetError
 ├── RestartFailed          a rolling restart was given up: the fleet is not well
 ├── PipelineError          a job of the data pipeline cannot read, or write, what it has to
 ├── GameDayError           a game day was not begun, or given up
-│   └── FaultNotObserved   a fault was injected, and no effect is visible from outside
+│   └── NotProved          nothing shows that what was to break is broken
 └── DemoError              Kafka, a client or a tool that the demo needs did not come up
 """
 
@@ -196,7 +196,7 @@ class GameDayError(FleetError):
 
 
 class FaultNotObserved(GameDayError):
-    """A fault was injected, and no effect, or another effect, is visible from outside."""
+    """Nothing shows from outside that a member is as broken as it was to be."""
 
 
 class DemoError(FleetError):
