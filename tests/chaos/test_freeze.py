@@ -68,7 +68,7 @@ def stand_still(fleet: LocalFleet, victim: ProxyId) -> None:
     """Freeze a member briefly, and run it until it has heard from the leader."""
     hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
     heard_s = fleet.thaw(victim) + BEATS_S
-    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")
+    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "a message of the leader")
 
 
 def test_briefly_frozen_follower_does_not_become_candidate(fleet: LocalFleet) -> None:

@@ -48,7 +48,7 @@ def _failing(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def failing(_failing: Failing, kafka: KafkaCluster) -> Failing:
     whole_again(_failing.fleet, kafka)
-    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all are linked")
+    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all links")
     return _failing
 
 
@@ -103,7 +103,10 @@ def test_death_is_detected_during_local_failures(failing: Failing, fault: Kind) 
             )
         else:
             hold(time.monotonic() + FAILS_S, lambda: None)
-    wait_for(lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors), "all know it")
+    wait_for(
+        lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors),
+        "the suspicion at every survivor",
+    )
     for survivor in survivors:
         (takeover,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
         assert takeover.reason == "silent"
