@@ -162,7 +162,16 @@ def test_demo_and_game_day_pass_from_the_wheel(
     empty, printed, progress = tmp_path / "empty", tmp_path / "demo.json", tmp_path / "demo.log"
     empty.mkdir()
     fleet = str(installed_demo / "fleet")
-    small = ("--brokers-count", "1", "--rounds", "1", "--kill", "leader")
+    small = (
+        "--brokers-count",
+        "1",
+        "--rounds",
+        "1",
+        "--kill",
+        "leader",
+        "--data-dir",
+        str(tmp_path / "data"),
+    )
     with printed.open("w") as output, progress.open("w") as errors:
         demo = subprocess.Popen(
             [fleet, "demo", "--fetch", "--json", "--keep", *small],
