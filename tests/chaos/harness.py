@@ -179,17 +179,17 @@ class Scene:
         documents = [self.fleet.try_ownership(each) for each in self.fleet.running]
         return max(document.generation for document in documents if document is not None)
 
-    def takeover(self, teller: ProxyId, victim: ProxyId, since_s: float) -> TakeoverDocument | None:
+    def takeover(self, reporter: ProxyId, victim: ProxyId, since_s: float) -> TakeoverDocument | None:
         """A member's report of the takeover from another member since a moment; None without one."""
-        document = self.fleet.try_ownership(teller)
-        told = document.takeovers if document is not None else ()
-        return next((t for t in told if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
+        document = self.fleet.try_ownership(reporter)
+        takeovers = document.takeovers if document is not None else ()
+        return next((t for t in takeovers if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
 
     def nothing_moves(self, since_s: float) -> None:
         """Check that since a moment no Metadata has changed, and no member has suspected another."""
-        for teller in self.fleet.members:
-            assert len(self.views(teller, since_s)) == 1
-            takeovers = self.fleet.ownership(teller, SLOW_LIMIT_S).takeovers
+        for reporter in self.fleet.members:
+            assert len(self.views(reporter, since_s)) == 1
+            takeovers = self.fleet.ownership(reporter, SLOW_LIMIT_S).takeovers
             assert not [each for each in takeovers if each.detected_mono_s >= since_s]
 
     def await_advertised(self, survivors: Collection[ProxyId], since_s: float, limit_s: float) -> float:
@@ -216,17 +216,17 @@ class Scene:
         """
         took_s = 0.0
         for survivor in survivors:
-            told: list[float] = []
+            delays_s: list[float] = []
 
-            def committed(survivor: ProxyId = survivor, told: list[float] = told) -> bool:
+            def committed(survivor: ProxyId = survivor, delays_s: list[float] = delays_s) -> bool:
                 takeover = self.takeover(survivor, victim, since_s)
                 if takeover is None or takeover.committed_mono_s is None:
                     return False
-                told.append(takeover.committed_mono_s - since_s)
+                delays_s.append(takeover.committed_mono_s - since_s)
                 return True
 
             wait_for(committed, f"takeover from {victim} committed at {survivor}", limit_s + 10.0)
-            took_s = max(took_s, told[0])
+            took_s = max(took_s, delays_s[0])
         assert took_s <= limit_s, f"committed after {took_s:.2f} s"
         return took_s
 
@@ -333,7 +333,7 @@ def _watched(scene: Scene) -> Iterator[None]:
 
 def is_whole(fleet: LocalFleet) -> bool:
     """Whether every member is connected to every other member and considers it alive."""
-    documents = [fleet.try_ownership(teller) for teller in fleet.members]
+    documents = [fleet.try_ownership(reporter) for reporter in fleet.members]
     return all(
         document is not None
         and all(

@@ -143,10 +143,10 @@ def pass_meanwhile(
     return {partition for partition, _ in acknowledged & received} >= set(partitions)
 
 
-def gone_around_s(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
+def gone_around_s(scene: Scene, reporter: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
     """The time since a moment at which a member's Metadata stopped naming another member."""
-    return [view.at_s for view in scene.views(teller, since_s) if victim not in view.owners.values()]
+    return [view.at_s for view in scene.views(reporter, since_s) if victim not in view.owners.values()]
 
 
-def has_gone_around(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> bool:
-    return bool(gone_around_s(scene, teller, victim, since_s))
+def has_gone_around(scene: Scene, reporter: ProxyId, victim: ProxyId, since_s: float) -> bool:
+    return bool(gone_around_s(scene, reporter, victim, since_s))

@@ -125,7 +125,7 @@ def test_torn_journal_is_repaired_and_damaged_one_needs_a_reset(own: LocalFleet)
     assert (code, found["running"]) == (1, True)
     code, refused = journal(own, "reset", victim)
     assert code == 1
-    assert refused["error"]["kind"] == "start", "it runs"
+    assert refused["error"]["kind"] == "start", "the member runs"
     own.stop(victim)
     code, repaired = journal(own, "repair", victim)
     assert (code, repaired["error"]["kind"]) == (1, "journal")
@@ -171,7 +171,7 @@ def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> Non
     own.await_ready(victim)
     leader = own.leader()
     assert leader is not None
-    own.wait_until(lambda: knows(own, victim) == knows(own, leader), "it knows what its peers know")
+    own.wait_until(lambda: knows(own, victim) == knows(own, leader), "the same state as its peers")
     assert knows(own, victim)[2][other] is True
     document = own.ownership(victim)
     assert (document.raft_error, document.quorum.present) == (None, True)
@@ -197,7 +197,7 @@ def test_full_or_read_only_disk_costs_the_vote_until_writable(
     inside = Path(f"/proc/{process.pid}/root{folder}")
     try:
         own.wait_until(lambda: own.is_ready(victim), "back on a small file system")
-        own.wait_until(lambda: own.ownership(victim).quorum.present, "it has a quorum")
+        own.wait_until(lambda: own.ownership(victim).quorum.present, "a quorum at the member")
         other = next(each for each in own.members if each != victim)
         commits = iter(range(2000))
 
@@ -218,13 +218,13 @@ def test_full_or_read_only_disk_costs_the_vote_until_writable(
         )
         assert own.ownership(victim).quorum.present
 
-        own.wait_until(lambda: victim in owners(own, victim), "it stands for something again")
+        own.wait_until(lambda: victim in owners(own, victim), "an identity of the member")
         # Raft has closed its journal on the full disk. Only now can the disk be made read-only, or get space.
         fill(inside / "ballast")
         own.wait_until(trouble, "the disk is full again")
         since = len(own.log(victim).read_text())
         own.wait_until(lambda: remount(process.pid, folder, "ro,size=2m"), "read-only")
-        own.wait_until(lambda: said(own, victim, "Read-only file system", since), "it has tried again")
+        own.wait_until(lambda: said(own, victim, "Read-only file system", since), "another write attempt")
         with pytest.raises(OSError, match="Read-only file system"):
             (inside / "raft" / "journal").open("r+b")
         disk = os.statvfs(inside)
@@ -264,15 +264,15 @@ def a_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, t
 
 def it_neither_acknowledges_nor_votes(fleet: LocalFleet, last: ProxyId) -> None:
     """Check that the last other member no longer leads, and does not win an election."""
-    fleet.wait_until(lambda: not fleet.ownership(last).quorum.present, "nobody acknowledges")
+    fleet.wait_until(lambda: not fleet.ownership(last).quorum.present, "the loss of the quorum")
     since = fleet.ownership(last)
 
-    def stood() -> bool:
+    def was_candidate() -> bool:
         now = fleet.ownership(last)
         assert not now.quorum.present
         return now.term >= since.term + ELECTIONS
 
-    fleet.wait_until(stood, "it has stood for election")
+    fleet.wait_until(was_candidate, "a candidacy of the member")
     assert fleet.ownership(last).commit_index == since.commit_index
 
 

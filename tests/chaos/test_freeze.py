@@ -57,9 +57,9 @@ def test_a_frozen_member_is_taken_over_and_taken_in_again(
 
         # No flapping: one move to the returned member, which every member sees once, and no further move.
         assert scene.generation() == settled == taken_over + 1
-        for teller in survivors:
-            assert [view.owners for view in scene.views(teller, thawed_at_s)] == [after, balanced]
-            assert not [t for t in fleet.ownership(teller).takeovers if t.detected_mono_s > thawed_at_s]
+        for reporter in survivors:
+            assert [view.owners for view in scene.views(reporter, thawed_at_s)] == [after, balanced]
+            assert not [t for t in fleet.ownership(reporter).takeovers if t.detected_mono_s > thawed_at_s]
         wait_for(scene.agreed, "the Metadata of all members agree")
         tree.prove_running()
 
@@ -68,7 +68,7 @@ def stand_still(fleet: LocalFleet, victim: ProxyId) -> None:
     """Freeze a member briefly, and run it until it has heard from the leader."""
     hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
     heard_s = fleet.thaw(victim) + BEATS_S
-    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")
+    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "a message of the leader")
 
 
 def test_briefly_frozen_follower_does_not_become_candidate(fleet: LocalFleet) -> None:

@@ -38,7 +38,8 @@ def test_survivors_take_over_and_the_member_returns(
             note("committed after", scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S))
         for survivor in survivors:
             wait_for(
-                partial(is_told_in_order, scene, survivor, victim, killed_at_s), "a takeover told in order"
+                partial(is_reported_in_order, scene, survivor, victim, killed_at_s),
+                "a takeover reported in order",
             )
         scene.await_flow()
         for survivor in survivors:
@@ -54,13 +55,13 @@ def test_survivors_take_over_and_the_member_returns(
         returns_quietly(scene, victim, note)
 
 
-def is_told_in_order(scene: Scene, teller: ProxyId, victim: ProxyId, killed_at_s: float) -> bool:
+def is_reported_in_order(scene: Scene, reporter: ProxyId, victim: ProxyId, killed_at_s: float) -> bool:
     """Whether a member reports the takeover: detected after the kill, and then advertised."""
-    told = scene.takeover(teller, victim, killed_at_s)
+    takeover = scene.takeover(reporter, victim, killed_at_s)
     return (
-        told is not None
-        and told.advertised_mono_s is not None
-        and killed_at_s <= told.detected_mono_s <= told.advertised_mono_s
+        takeover is not None
+        and takeover.advertised_mono_s is not None
+        and killed_at_s <= takeover.detected_mono_s <= takeover.advertised_mono_s
     )
 
 
@@ -80,8 +81,8 @@ def returns_quietly(scene: Scene, victim: ProxyId, note: Note) -> None:
     fleet.await_ready(victim)
     fleet.await_settled(scene.broker_ids)
     scene.await_flow()
-    for teller in fleet.members:
-        owners = list(scene.committed(teller).values())
+    for reporter in fleet.members:
+        owners = list(scene.committed(reporter).values())
         assert victim in owners
         loads = [owners.count(each) for each in fleet.members]
         assert max(loads) - min(loads) <= 1

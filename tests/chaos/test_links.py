@@ -114,9 +114,9 @@ def test_members_without_a_link_disagree_only_briefly(
         assert scene.committed(leader) == before
 
 
-def suspects(scene: Scene, teller: ProxyId, peer: ProxyId) -> bool:
+def suspects(scene: Scene, reporter: ProxyId, peer: ProxyId) -> bool:
     """Whether a member suspects another member."""
-    document = scene.fleet.ownership(teller)
+    document = scene.fleet.ownership(reporter)
     return any(each.proxy_id == peer and each.liveness is Liveness.SUSPECT for each in document.members)
 
 

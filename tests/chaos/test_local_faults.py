@@ -48,7 +48,7 @@ def _failing(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def failing(_failing: Failing, kafka: KafkaCluster) -> Failing:
     whole_again(_failing.fleet, kafka)
-    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all are linked")
+    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all links")
     return _failing
 
 
@@ -85,7 +85,7 @@ def test_local_failures_cause_no_takeover(failing: Failing, fault: Kind, who: st
     nobody_is_doubted()
     for each in MEMBERS:
         document = fleet.ownership(each)
-        assert [told.reason for told in document.takeovers if told.detected_mono_s > began_s] == []
+        assert [each.reason for each in document.takeovers if each.detected_mono_s > began_s] == []
         # A single member that does not reach the brokers gives its identities away.
         assert who != "all" or document.generation == generation
 
@@ -103,7 +103,10 @@ def test_death_is_detected_during_local_failures(failing: Failing, fault: Kind) 
             )
         else:
             hold(time.monotonic() + FAILS_S, lambda: None)
-    wait_for(lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors), "all know it")
+    wait_for(
+        lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors),
+        "the suspicion at every survivor",
+    )
     for survivor in survivors:
-        (told,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
-        assert told.reason == "silent"
+        (takeover,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
+        assert takeover.reason == "silent"

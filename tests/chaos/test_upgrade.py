@@ -63,7 +63,7 @@ def test_clients_do_not_notice_an_upgrade_or_a_downgrade(
         restart_as(scene, manager, fleet.members, through, note)
         assert versions(fleet) == {version}
         for each in fleet.members:
-            assert private_files(fleet, each) == files[each], "it goes on with the same ones"
+            assert private_files(fleet, each) == files[each], "the member uses other files"
             assert fleet.ownership(each).raft_error is None
         restart_as(scene, manager, [first], (), note)
         assert private_files(fleet, first) == files[first]

@@ -24,7 +24,7 @@ from tests.chaos.seeded.workloads import PARTITIONS
 
 LATER_S = 30.0
 """Time stamps of records lie this far in the future, and so after each moment of a run."""
-PROOF = "it is gone"
+PROOF = "the process ended"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else: a member serves, and says what it lacks for the rest."""
+"""The wheel in an environment of its own: a member serves, the demo runs, and missing extras are named."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ INSTALL_LIMIT_S = 240.0
 DEMO_LIMIT_S = 420.0
 FLEET_RUNS = "fleet status --config "
 """The demo prints this before the path of its configuration, after the audit."""
-GAME_DAY = "game-day"
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 
@@ -50,7 +49,7 @@ def run(*command: str | Path, cwd: Path | None = None, limit_s: float = INSTALL_
 
 
 def build_wheel(folder: Path) -> Path:
-    """Of what git knows alone: nothing that lies about gets in, nor is needed."""
+    """Build the wheel from the committed files only, so that no stray file gets in or is needed."""
     run("git", "archive", "--output", folder / "source.tar", "HEAD", cwd=ROOT)
     (folder / "source").mkdir()
     run("tar", "-xf", folder / "source.tar", "-C", folder / "source")
@@ -75,7 +74,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """The folder of its commands."""
+    """The folder of the commands in an environment without extras."""
     folder = wheel.parent / "venv"
     run(sys.executable, "-m", "venv", folder)
     python = folder / "bin" / "python"
@@ -84,7 +83,7 @@ def installed(wheel: Path) -> Path:
     return folder / "bin"
 
 
-def test_the_wheel_is_for_any_machine_and_has_no_tests(wheel: Path) -> None:
+def test_wheel_is_pure_python_and_has_no_tests(wheel: Path) -> None:
     assert wheel.name == f"kafka_proxy_fleet-{__version__}-py3-none-any.whl"
     with ZipFile(wheel) as packed:
         names = packed.namelist()
@@ -95,7 +94,7 @@ def test_the_wheel_is_for_any_machine_and_has_no_tests(wheel: Path) -> None:
     assert {"fleet/py.typed", "fleet/pipeline/page.html", "fleet/drills/cluster/pom.xml"} <= set(names)
 
 
-def test_nothing_that_it_says_it_needs_is_missing(installed: Path) -> None:
+def test_wheel_has_every_package_that_it_declares(installed: Path) -> None:
     run(installed / "python", *PIP, "check")
     assert __version__ in run(installed / "fleet", "--version")
     assert "no mistakes" in run(
@@ -103,7 +102,9 @@ def test_nothing_that_it_says_it_needs_is_missing(installed: Path) -> None:
     )
 
 
-def test_a_member_serves(installed: Path, kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
+def test_member_of_the_wheel_serves(
+    installed: Path, kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic
+) -> None:
     alone, topic = LocalFleet(tmp_path / "fleet", kafka.endpoints, 1, timing=IMPATIENT), make_topic(1)
     command = [str(installed / "fleet"), "node", "--config", str(alone.config), "--node", "p1"]
     process = spawn(command, tmp_path / "log", cwd=tmp_path)
@@ -161,7 +162,16 @@ def test_demo_and_game_day_pass_from_the_wheel(
     empty, printed, progress = tmp_path / "empty", tmp_path / "demo.json", tmp_path / "demo.log"
     empty.mkdir()
     fleet = str(installed_demo / "fleet")
-    small = ("--brokers-count", "1", "--rounds", "1", "--kill", "leader")
+    small = (
+        "--brokers-count",
+        "1",
+        "--rounds",
+        "1",
+        "--kill",
+        "leader",
+        "--data-dir",
+        str(tmp_path / "data"),
+    )
     with printed.open("w") as output, progress.open("w") as errors:
         demo = subprocess.Popen(
             [fleet, "demo", "--fetch", "--json", "--keep", *small],
@@ -182,7 +192,7 @@ def test_demo_and_game_day_pass_from_the_wheel(
         config = progress.read_text().partition(FLEET_RUNS)[2].split()[0]
         scenario = ("--scenario", "drain", "--duration", "3", "--yes", "--json")
         done = subprocess.run(
-            [fleet, GAME_DAY, "--config", config, *scenario],
+            [fleet, "game-day", "--config", config, *scenario],
             cwd=empty,
             env=own_cache,
             capture_output=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from fleet.core.model import Endpoint
-from fleet.drills.cluster.kafka_jars import check_java, find_libs
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS, check_java, find_libs
 from fleet.drills.demo.result import Result
 from fleet.drills.demo.run import Options, perform, stage
 from fleet.drills.demo.view import Lines, Terminal, View, audit_lines
@@ -127,7 +127,7 @@ def command(
         raise click.UsageError("--brokers uses a running cluster; leave out --kafka-home and --fetch")
     kills = plan_kills(kill, rounds, proxies)
     try:
-        libs = None
+        libs = CHECKOUT_LIBS
         if not endpoints:
             check_java()
             libs = find_libs(kafka_home, fetch=fetch)

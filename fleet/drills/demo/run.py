@@ -19,7 +19,7 @@ from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from fleet.drills.cluster.kafka_jars import find_libs
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from fleet.drills.demo.result import Result, Round
 from fleet.drills.demo.rounds import Rounds
 from fleet.drills.demo.view import Picture, View
@@ -43,7 +43,7 @@ class Options:
         duration_s: minimum time that the clients run.
         data_dir: folder in which Kafka's data stays for the next run; None for a temporary folder.
         timing: values that differ from the defaults of `fleet.config.Timing`.
-        kafka_libs: the folder of Kafka's jars; None to search, see `find_libs`.
+        kafka_libs: the folder of Kafka's jars, if a cluster is to be started.
     """
 
     proxies: int = 3
@@ -54,7 +54,7 @@ class Options:
     duration_s: float = 0.0
     data_dir: Path | None = None
     timing: Mapping[str, float] = field(default_factory=dict)
-    kafka_libs: Path | None = None
+    kafka_libs: Path = CHECKOUT_LIBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,9 @@ async def stage(options: Options, view: View) -> AsyncIterator[Stage]:
         else:
             view.say(f"starting {options.brokers_count} Kafka brokers")
             ephemeral = options.data_dir is None
-            libs = options.kafka_libs or find_libs()
-            cluster = KafkaCluster(options.brokers_count, folder / "kafka", libs=libs, ephemeral=ephemeral)
+            cluster = KafkaCluster(
+                options.brokers_count, folder / "kafka", libs=options.kafka_libs, ephemeral=ephemeral
+            )
             endpoints = cluster.endpoints
             cluster.launch()
             await in_thread(cluster.await_ready)
