@@ -198,7 +198,7 @@ class Control:
             StatusSource(self),
             _inherited(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
-            tls=None if secured.tls is None else admin.following(secured.tls.of(self.me)),
+            tls=None if secured.tls is None else admin.following(secured.tls.for_member(self.me)),
             others=Peers(self.settings, self.me).traffic,
             on_broken=self._fail,
             hosts={*self.settings.hosts, socket.gethostname()},

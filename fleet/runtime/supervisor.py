@@ -264,7 +264,7 @@ class Supervisor:
             if child.process is not None and not child.killed:
                 due.append(child.silence_ends_s(self._timing.freeze_timeout_s))
                 if child.has_beaten and not child.asked:
-                    due.append(child.last_beat_s + self._timing.ask_child_after_s)
+                    due.append(child.last_beat_s + self._timing.ping_child_after_s)
             elif child.process is None and self._wanted(child):
                 due.append(child.restart_at_s)
         return min(due)
@@ -307,7 +307,7 @@ class Supervisor:
             child.last_beat_s = now_s
 
     def _ask_silent(self, now_s: float) -> None:
-        ask_after_s = self._timing.ask_child_after_s
+        ask_after_s = self._timing.ping_child_after_s
         for child in self._running():
             if child.killed or not child.has_beaten:
                 continue

@@ -186,7 +186,7 @@ def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
         mistakes += [each.text(settings.source) for each in _upstream_problems(tls, must_be_there)]
         elsewhere += [str(path) for path in tls.files.values() if not os.access(path, os.R_OK)]
     if sasl is not None:
-        if must_be_there or sasl.secret.is_here():
+        if must_be_there or sasl.secret.is_available():
             try:
                 sasl.secret.read(settings.source)
             except ConfigError as error:
@@ -225,14 +225,14 @@ def _files(settings: Settings, proxy_id: ProxyId) -> Iterator[Path]:
     for listener in _listeners(settings, proxy_id).values():
         yield from listener.files.values()
     if settings.admin.tls is not None:
-        own = settings.admin.tls.of(proxy_id)
+        own = settings.admin.tls.for_member(proxy_id)
         yield from (own.certificate, own.key)  # the authority is for who asks
 
 
 def _listeners(settings: Settings, proxy_id: ProxyId) -> Mapping[str, ListenerTlsSettings]:
     if settings.members[proxy_id].witness:
         return {}
-    return {name: tls.of(proxy_id) for name, tls in settings.listener_tls.items()}
+    return {name: tls.for_member(proxy_id) for name, tls in settings.listener_tls.items()}
 
 
 def _problems(settings: Settings, proxy_id: ProxyId, *, must_be_there: bool) -> list[Problem]:
@@ -243,7 +243,7 @@ def _problems(settings: Settings, proxy_id: ProxyId, *, must_be_there: bool) -> 
         problems += _listener_problems(name, tls, must_be_there)
     if settings.admin.tls is not None:
         at = settings.member(proxy_id).admin
-        problems += _admin_problems(settings.admin.tls.of(proxy_id), at, must_be_there)
+        problems += _admin_problems(settings.admin.tls.for_member(proxy_id), at, must_be_there)
     return problems
 
 

@@ -68,7 +68,7 @@ def probes(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Reloading[ssl.
 def _followed(
     settings: Settings, proxy_id: ProxyId, make: Callable[[ListenerTlsSettings], ssl.SSLContext]
 ) -> Mapping[str, Reloading[ssl.SSLContext]]:
-    own = {name: tls.of(proxy_id) for name, tls in settings.listener_tls.items()}
+    own = {name: tls.for_member(proxy_id) for name, tls in settings.listener_tls.items()}
     return {
         name: Reloading(tls.files.values(), partial(make, tls), f"certificates of listener {name}")
         for name, tls in own.items()

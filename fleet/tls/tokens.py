@@ -96,7 +96,7 @@ def check_tokens(
     tokens = settings.admin.tokens
     if tokens is None:
         return ()
-    if not must_be_there and not (tokens.read.is_here(environ) and tokens.write.is_here(environ)):
+    if not must_be_there and not (tokens.read.is_available(environ) and tokens.write.is_available(environ)):
         return ("admin.tokens",)
     read_tokens(tokens, settings.source, environ)
     return ()

@@ -91,7 +91,7 @@ class Collector:
     def _way(self, address: Address) -> _Way:
         """With which TLS an address is asked. Raises: OSError: a certificate that it takes is not here."""
         tls = self.settings.listener_tls.get(address.listener)
-        return None if tls is None else probe_context(tls.of(address.proxy_id))
+        return None if tls is None else probe_context(tls.for_member(address.proxy_id))
 
     async def _knock(self, address: Address, way: _Way) -> str | None:
         try:

@@ -106,7 +106,7 @@ def test_check_verifies_what_is_there_and_names_whose_files_are_not(
     assert (code, [each for each in told["warnings"] if "certificates" in each]) == (0, [])
     code, told = run_json(capsys, "check", "-c", str(config), "--node", "p2")
     assert (code, told["error"]["kind"]) == (2, "config")
-    assert "p2.key: there is no such file" in told["error"]["message"]
+    assert "p2.key: file not found" in told["error"]["message"]
     assert run_json(capsys, "check", "-c", str(config), "--node", "p9")[0] == 2
 
 
@@ -150,7 +150,9 @@ def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_sa
     for command in (("check",), ("check", "--node", "p1"), ("node", "--node", "p1")):
         code, told = run_json(capsys, *command, "-c", str(config))
         assert (code, told["error"]["kind"]) == (2, "config")
-        assert told["error"]["message"].endswith(f"nobody but its owner may read it; chmod 600 {password}")
+        assert told["error"]["message"].endswith(
+            f"must be readable only by its owner; run `chmod 600 {password}`"
+        )
         assert "correct-horse" not in str(told)
     assert started == []
 

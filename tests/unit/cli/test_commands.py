@@ -458,7 +458,7 @@ def test_the_command_itself_exits_and_needs_nothing_of_the_demo(config: Path) ->
     assert (checked.returncode, json.loads(checked.stdout)["fleet"]) == (0, "demo")
     wrong = exit_code(sys.executable, "-m", "fleet", "check", "-c", str(config.parent / "none.yaml"))
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "there is no such file" in wrong.stderr
+    assert "file not found" in wrong.stderr
 
 
 def test_durations_are_said_as_people_do() -> None:
@@ -512,12 +512,12 @@ def test_tokens_and_certificates_are_looked_at_before_a_member_is_started(
     (tmp_path / "read-token").chmod(0o644)
     code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
     assert (code, told["error"]["kind"]) == (2, "config")
-    assert "nobody but its owner may read it; chmod 600" in told["error"]["message"]
+    assert "must be readable only by its owner; run `chmod 600" in told["error"]["message"]
     assert admin_tls.READ not in told["error"]["message"]
     (tmp_path / "read-token").chmod(0o600)
     (tmp_path / "certs" / "p1.key").unlink()
     code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
-    assert (code, "p1.key: there is no such file" in told["error"]["message"]) == (2, True)
+    assert (code, "p1.key: file not found" in told["error"]["message"]) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["check", "node"])
@@ -600,7 +600,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[Served, Path]]:
     admin = load(config, {}).admin
     assert admin.tls is not None
     assert admin.tokens is not None
-    gate, context = Gate(admin.tokens, str(config), {}), tls.following(admin.tls.of("p1"))
+    gate, context = Gate(admin.tokens, str(config), {}), tls.following(admin.tls.for_member("p1"))
     with served(Source(), sock, gate=gate, tls=context) as one:
         yield one, config
 

@@ -28,7 +28,7 @@ def test_clients_enter_at_advertised_addresses() -> None:
     assert list(bootstrap_endpoints(known)) == ["p1", "p2", "p3"]
     assert bootstrap_endpoints(known)["p1"] == Endpoint("proxy1.test", 19100)
     assert bootstrap_endpoints(known, "inside")["p2"] == Endpoint("127.0.0.1", 20200)
-    with pytest.raises(ConfigError, match="no member has a listener 'outside'; they have external, inside"):
+    with pytest.raises(ConfigError, match="no member has a listener 'outside'; use one of external, inside"):
         bootstrap_endpoints(known, "outside")
 
 

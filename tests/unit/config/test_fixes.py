@@ -38,9 +38,9 @@ ENDPOINTS: list[tuple[str, str]] = [
 
 UNCLEAR: list[tuple[str, str]] = [
     ("kafka:9092:9093", "host must be a name or an address"),
-    ("[zz::1]:9092", "only an IPv6 address stands in brackets"),
-    ("[1:2]:9092", "only an IPv6 address stands in brackets"),
-    ("[:]:9092", "only an IPv6 address stands in brackets"),
+    ("[zz::1]:9092", "only an IPv6 address may be in brackets"),
+    ("[1:2]:9092", "only an IPv6 address may be in brackets"),
+    ("[:]:9092", "only an IPv6 address may be in brackets"),
     ("kafka:x", "port must be a number"),
     ("kafka:0", "port must be 1..65535"),
     ("ftp://", "must be host:port, without ftp://"),
@@ -215,5 +215,5 @@ def test_tenth_voter_that_is_a_witness_keeps_its_vote() -> None:
     data["members"]["p10"] = {**data["members"]["p10"], "witness": True}
     del data["members"]["p10"]["listeners"]
     (told,) = mistakes(data)
-    assert told.endswith("write `voter: false` at p9")
+    assert told.endswith("write `voter: false` for p9")
     assert parse(put(data, "members.p9.voter", False))

@@ -84,7 +84,7 @@ async def member(tmp_path: Path) -> AsyncIterator[Member]:
     assert settings.admin.tls is not None
     assert settings.admin.tokens is not None
     gate = Gate(settings.admin.tokens, settings.source, {})
-    runner = await serve(source, sock, gate=gate, tls=tls.following(settings.admin.tls.of("p1")))
+    runner = await serve(source, sock, gate=gate, tls=tls.following(settings.admin.tls.for_member("p1")))
     yield Member(settings, source, tmp_path, port)
     await runner.cleanup()
 
@@ -143,7 +143,7 @@ def test_a_token_file_of_the_environment_is_for_its_owner_alone(tmp_path: Path) 
     write_token(tmp_path / "mine", READ)
     (tmp_path / "mine").chmod(0o644)
     with pytest.raises(
-        ConfigError, match=r"FLEET_TOKEN_FILE: .*/mine: nobody but its owner may read it; chmod"
+        ConfigError, match=r"FLEET_TOKEN_FILE: .*/mine: must be readable only by its owner; run `chmod"
     ):
         access_to(None, {"FLEET_TOKEN_FILE": str(tmp_path / "mine")})
 
@@ -254,7 +254,7 @@ async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
 
 async def test_tls_1_2_is_the_least(member: Member) -> None:
     assert member.settings.admin.tls is not None
-    assert tls.following(member.settings.admin.tls.of("p1")).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert tls.following(member.settings.admin.tls.for_member("p1")).minimum_version == ssl.TLSVersion.TLSv1_2
     context = ssl.create_default_context(cafile=member.folder / "certs" / "ca.pem")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     _, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
@@ -273,7 +273,7 @@ async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
     key = tmp_path / "certs" / "p1.key"
     content = key.read_bytes()
     key.unlink()
-    runner = await serve(Source(), sock, tls=tls.following(settings.admin.tls.of("p1")))
+    runner = await serve(Source(), sock, tls=tls.following(settings.admin.tls.for_member("p1")))
     ask = {"p1": f"https://127.0.0.1:{port}"}
     answers = await client.ask_all(ask, access=access_to(settings, {}))
     assert isinstance(answers["p1"], AdminError)

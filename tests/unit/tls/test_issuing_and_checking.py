@@ -225,7 +225,7 @@ class TestChecking:
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2", "p3")
         found = mistakes(lambda: checking.check_member(settings, "p2"))
-        assert [line.partition(": there is no such file")[0] for line in found] == [
+        assert [line.partition(": file not found")[0] for line in found] == [
             f"{settings.source}:32: peer_tls.certificate: {folder}/p2.crt",
             f"{settings.source}:32: peer_tls.key: {folder}/p2.key",
         ]
@@ -366,7 +366,7 @@ class TestListeners:
         found = mistakes(lambda: checking.check_member(settings, "p2"))
         assert len(found) == 2
         assert "listener_tls.external.certificate: " in found[0]
-        assert "p2-external.crt: there is no such file; copy it here; it comes from" in found[0]
+        assert "p2-external.crt: file not found; copy it here; it comes from" in found[0]
 
     def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
@@ -473,7 +473,7 @@ class TestAdmin:
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2",)
         (found,) = mistakes(lambda: checking.check_member(settings, "p2"))
-        assert f"admin.tls.key: {folder}/p2.key: there is no such file; copy it here" in found
+        assert f"admin.tls.key: {folder}/p2.key: file not found; copy it here" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     def test_each_mistake_says_field_file_rule_and_fix(
@@ -600,7 +600,7 @@ class TestUpstream:
             "ask who runs the brokers for it",
             f"upstream.tls.key: {where}/own.pem: is not the key of {where}/own.pem; "
             "copy certificate and key from the same place",
-            f"upstream.sasl.password: {where}/password: nobody but its owner may read it; "
+            f"upstream.sasl.password: {where}/password: must be readable only by its owner; "
             f"chmod 600 {where}/password",
         ]
         assert all(each.startswith(f"{at}:") for each in found)
@@ -623,6 +623,6 @@ class TestUpstream:
         monkeypatch.delenv("KAFKA_PASSWORD", raising=False)
         assert checking.check_upstream(settings, must_be_there=False) == ("$KAFKA_PASSWORD",)
         (found,) = mistakes(lambda: checking.check_upstream(settings, must_be_there=True))
-        assert found.endswith("$KAFKA_PASSWORD: is not set, or empty; set the variable KAFKA_PASSWORD")
+        assert found.endswith("$KAFKA_PASSWORD: is not set or empty; set the variable KAFKA_PASSWORD")
         monkeypatch.setenv("KAFKA_PASSWORD", "hidden")
         assert checking.check_upstream(settings, must_be_there=True) == ()

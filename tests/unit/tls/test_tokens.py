@@ -58,7 +58,7 @@ def test_who_may_do_what(authorization: str | None, to_read: str | None, to_writ
         ({"WRITE": "hidden 0123456789"}, "fleet.yaml:4: admin.tokens.write: must be 16 characters of ASCII"),
         ({"WRITE": "hidden-012345678\u00e9"}, "admin.tokens.write: must be 16 characters of ASCII"),
         ({"WRITE": READ}, "fleet.yaml:4: admin.tokens.write: is the token to read, too; make one of its own"),
-        ({"READ": ""}, "fleet.yaml:3: admin.tokens.read: $READ: is not set, or empty"),
+        ({"READ": ""}, "fleet.yaml:3: admin.tokens.read: $READ: is not set or empty"),
     ],
 )
 def test_what_is_no_token(environ: dict[str, str], expected: str) -> None:
@@ -181,7 +181,7 @@ class TestChecking:
         assert check_tokens(settings, must_be_there=False, environ=ENVIRON) == ()
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=True, environ=here)
-        said = "admin.tokens.write: $WRITE: is not set, or empty; set the variable WRITE"
+        said = "admin.tokens.write: $WRITE: is not set or empty; set the variable WRITE"
         assert said in str(caught.value)
 
     @pytest.mark.parametrize("must_be_there", [True, False])
@@ -192,6 +192,6 @@ class TestChecking:
         (tmp_path / "READ").chmod(0o644)
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=must_be_there)
-        said = f"admin.tokens.read: {tmp_path}/READ: nobody but its owner may read it; chmod 600"
+        said = f"admin.tokens.read: {tmp_path}/READ: must be readable only by its owner; run `chmod 600"
         assert said in str(caught.value)
         assert READ not in str(caught.value)
