@@ -23,7 +23,7 @@ from typing import Final
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
-from fleet.tls.brokers import NOT_REACHED, BrokerTls, explain_dial
+from fleet.tls.brokers import DIAL_ERRORS, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -245,5 +245,5 @@ async def probe_broker(
         if has_answered:
             return None  # it is there, and answers strangers no more
         return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")
-    except NOT_REACHED as error:
+    except DIAL_ERRORS as error:
         return explain_dial(error)

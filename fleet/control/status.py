@@ -175,7 +175,7 @@ class StatusSource:
         if path not in self._expiry:
             from fleet.tls import checking  # 15 MB that a fleet without certificates does not need
 
-            self._expiry[path] = Reloading((path,), lambda: checking.expiry(path), "certificate")
+            self._expiry[path] = Reloading((path,), lambda: checking.file_expiry(path), "certificate")
         return self._expiry[path].get()
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:

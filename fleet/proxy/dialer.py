@@ -17,7 +17,7 @@ from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.host import State
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
-from fleet.tls.brokers import NOT_REACHED, explain_dial
+from fleet.tls.brokers import DIAL_ERRORS, explain_dial
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Dialler:
                 self._attempts.begin(connection)
                 try:
                     await self.connect(connection, candidate)
-                except NOT_REACHED as error:
+                except DIAL_ERRORS as error:
                     self._failed(connection, candidate, error)
                 except asyncio.CancelledError:
                     if not self._was_late(connection):

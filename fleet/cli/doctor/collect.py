@@ -24,7 +24,7 @@ from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.tls.access import Access
-from fleet.tls.checking import expires
+from fleet.tls.checking import der_expiry
 from fleet.tls.listeners import probe_context
 
 AT_ONCE: Final = 64
@@ -137,7 +137,7 @@ class Collector:
             return ShownCertificate(who, None, f"no answer within {self.timeout_s:g} s")
         except OSError as error:
             return ShownCertificate(who, None, str(error))
-        return ShownCertificate(who, expires(found))
+        return ShownCertificate(who, der_expiry(found))
 
     async def _reach(self, endpoint: Endpoint) -> str | None:
         try:

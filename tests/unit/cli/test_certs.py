@@ -125,7 +125,7 @@ def test_a_node_does_not_start_with_wrong_files(
     assert run_json(capsys, "node", "-c", str(config), "--node", "p1")[0] == 0
     code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
     assert (code, told["error"]["kind"], started) == (2, "config", ["p1"])
-    assert "names fleet://demo/p3, and must name fleet://demo/p2" in told["error"]["message"]
+    assert "must name fleet://demo/p2, but names fleet://demo/p3" in told["error"]["message"]
 
 
 def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_says_so(

@@ -600,7 +600,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[Served, Path]]:
     admin = load(config, {}).admin
     assert admin.tls is not None
     assert admin.tokens is not None
-    gate, context = Gate(admin.tokens, str(config), {}), tls.following(admin.tls.for_member("p1"))
+    gate, context = Gate(admin.tokens, str(config), {}), tls.reloading_context(admin.tls.for_member("p1"))
     with served(Source(), sock, gate=gate, tls=context) as one:
         yield one, config
 

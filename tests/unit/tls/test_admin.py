@@ -51,7 +51,9 @@ def secured(folder: Path, port: int = 7201, **admin: object) -> Settings:
     )
     settings = load(file, {})
     if not (folder / "certs").exists():
-        issuing.make("demo", tuple(settings.members), folder / "certs", 30, NOW, issuing.hosts_of(settings))
+        issuing.make(
+            "demo", tuple(settings.members), folder / "certs", 30, NOW, issuing.member_hosts(settings)
+        )
         write_token(folder / "read-token", READ)
         write_token(folder / "write-token", WRITE)
     return settings
@@ -84,7 +86,9 @@ async def member(tmp_path: Path) -> AsyncIterator[Member]:
     assert settings.admin.tls is not None
     assert settings.admin.tokens is not None
     gate = Gate(settings.admin.tokens, settings.source, {})
-    runner = await serve(source, sock, gate=gate, tls=tls.following(settings.admin.tls.for_member("p1")))
+    runner = await serve(
+        source, sock, gate=gate, tls=tls.reloading_context(settings.admin.tls.for_member("p1"))
+    )
     yield Member(settings, source, tmp_path, port)
     await runner.cleanup()
 
@@ -135,7 +139,7 @@ def test_where_the_token_to_read_is_not_here_the_other_one_does(tmp_path: Path) 
             access_to(settings, {}, writes=writes)
         said = str(caught.value)
         assert f"admin.tokens.{first}: {tmp_path}/{first}-token: " in said
-        assert said.endswith("; FLEET_TOKEN and FLEET_TOKEN_FILE stand in for it")
+        assert said.endswith("; or set FLEET_TOKEN or FLEET_TOKEN_FILE")
         assert WRITE not in said
 
 
@@ -237,7 +241,7 @@ async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     reader, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
     before = await shown_certificate(member)
-    issuing.renew("demo", ["p1"], folder, 60, NOW, issuing.hosts_of(member.settings))
+    issuing.renew("demo", ["p1"], folder, 60, NOW, issuing.member_hosts(member.settings))
     after = await shown_certificate(member)
     assert after != before
     assert writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == before
@@ -247,14 +251,17 @@ async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
     # In the middle of a copy certificate and key do not fit.
     shutil.copy(folder / "p2.key", folder / "p1.key")
     assert await shown_certificate(member) == after
-    assert "the former stay" in caplog.text
+    assert "keeping the previous one" in caplog.text
     (folder / "p1.key").unlink()
     assert await shown_certificate(member) == after
 
 
 async def test_tls_1_2_is_the_least(member: Member) -> None:
     assert member.settings.admin.tls is not None
-    assert tls.following(member.settings.admin.tls.for_member("p1")).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert (
+        tls.reloading_context(member.settings.admin.tls.for_member("p1")).minimum_version
+        == ssl.TLSVersion.TLSv1_2
+    )
     context = ssl.create_default_context(cafile=member.folder / "certs" / "ca.pem")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     _, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
@@ -273,11 +280,11 @@ async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
     key = tmp_path / "certs" / "p1.key"
     content = key.read_bytes()
     key.unlink()
-    runner = await serve(Source(), sock, tls=tls.following(settings.admin.tls.for_member("p1")))
+    runner = await serve(Source(), sock, tls=tls.reloading_context(settings.admin.tls.for_member("p1")))
     ask = {"p1": f"https://127.0.0.1:{port}"}
     answers = await client.ask_all(ask, access=access_to(settings, {}))
     assert isinstance(answers["p1"], AdminError)
-    assert "until the certificate of the admin address can be used" in caplog.text
+    assert "admin address is closed: cannot load its certificate" in caplog.text
     assert "p1.key" in caplog.text
     key.write_bytes(content)
     answers = await client.ask_all(ask, access=access_to(settings, {}))

@@ -76,7 +76,7 @@ def test_a_new_password_and_a_new_authority_are_in_use_at_once(tmp_path: Path) -
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     access = KafkaAccess(UpstreamSettings(sasl=sasl(tmp_path, "hidden")), "fleet.yaml")
     (tmp_path / "password").chmod(0o644)
-    with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.password: .* chmod 600"):
+    with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.password: .* `chmod 600"):
         access.options()
     with pytest.raises(
         OSError, match=r"upstream\.tls cannot be used: ca: .*no such file or directory\); check"

@@ -53,8 +53,8 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
     ),
     "indented": (
         lambda raw: b"  " + raw,
-        "line 1 has something before -----BEGIN",
-        "let -----BEGIN be at the beginning of a line",
+        "line 1 has text before -----BEGIN",
+        "move -----BEGIN to the beginning of a line",
     ),
     "empty": (lambda _: b"", "is empty", "write the "),
     "der": (lambda _: b"\x30\x82\x01\x00\x30\x82", "is DER, not PEM", "convert it: openssl "),
@@ -136,7 +136,7 @@ class TestMaking:
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
         for proxy_id in MEMBERS:
-            check_handshake(*make_contexts(issuing.files_in(folder, proxy_id)))
+            check_handshake(*make_contexts(issuing.member_files(folder, proxy_id)))
 
     def test_keys_are_for_their_owner_alone(self, folder: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -153,7 +153,7 @@ class TestMaking:
             if path.name != left:
                 path.unlink()
         before = (folder / left).read_bytes()
-        with pytest.raises(CertificateError, match=rf"{left}: is there already"):
+        with pytest.raises(CertificateError, match=rf"{left}: already exists"):
             issuing.make("demo", MEMBERS, folder, 30, NOW)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {left: before}
 
@@ -184,14 +184,14 @@ class TestMaking:
             "p4.key",
         }
         for proxy_id in ("p1", "p4"):
-            check_handshake(*make_contexts(issuing.files_in(folder, proxy_id)))
-            assert checking.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
+            check_handshake(*make_contexts(issuing.member_files(folder, proxy_id)))
+            assert checking.file_expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
                 microsecond=0
             )
 
     def test_a_certificate_does_not_outlive_its_authority(self, folder: Path) -> None:
         issuing.renew("demo", ["p1"], folder, 2 * issuing.CA_DAYS, NOW)
-        assert checking.expiry(folder / "p1.crt") == checking.expiry(folder / "ca.pem")
+        assert checking.file_expiry(folder / "p1.crt") == checking.file_expiry(folder / "ca.pem")
 
     def test_what_keeps_from_renewing(self, folder: Path, tmp_path: Path) -> None:
         later = NOW + timedelta(days=issuing.CA_DAYS + 1)
@@ -201,9 +201,9 @@ class TestMaking:
         with pytest.raises(CertificateError, match=r"ca-key\.pem is not the key of ca\.pem"):
             issuing.renew("demo", MEMBERS, folder, 30, NOW)
         (folder / "ca-key.pem").write_text("no key")
-        with pytest.raises(CertificateError, match="is not what `fleet certs init` wrote"):
+        with pytest.raises(CertificateError, match="was not written by `fleet certs init`"):
             issuing.renew("demo", MEMBERS, folder, 30, NOW)
-        with pytest.raises(CertificateError, match=r"none/ca\.pem: No such file"):
+        with pytest.raises(CertificateError, match=r"none/ca\.pem: cannot be read \(no such file"):
             issuing.renew("demo", MEMBERS, tmp_path / "none", 30, NOW)
 
 
@@ -262,15 +262,13 @@ class TestChecking:
         issuing.renew("demo", ["p1"], folder, 30, NOW + shift)
         first, last = NOW + shift - timedelta(hours=1), NOW + shift + timedelta(days=30)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert (
-            f"is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is not now" in found
-        )
+        assert f"is not valid now, but only from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" in found
 
     def test_an_authority_that_has_expired(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
         issuing.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=issuing.CA_DAYS + 1))
         (folder / "ca.pem").write_bytes((tmp_path / "old" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert "ca.pem: is valid from" in found
+        assert "ca.pem: is not valid now" in found
 
     @pytest.mark.parametrize(("fleet", "proxy_id"), [("demo", "p2"), ("other", "p1")])
     def test_a_certificate_of_somebody_else(
@@ -280,13 +278,13 @@ class TestChecking:
         for end in ("crt", "key"):
             (folder / f"{proxy_id}.{end}").replace(folder / f"p1.{end}")
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert f"p1.crt: names fleet://{fleet}/{proxy_id}, and must name fleet://demo/p1; issue it" in found
+        assert f"p1.crt: must name fleet://demo/p1, but names fleet://{fleet}/{proxy_id}; issue it" in found
 
     def test_a_certificate_of_nobody(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.crt").write_bytes((folder / "ca.pem").read_bytes())
         (folder / "p1.key").write_bytes((folder / "ca-key.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert "p1.crt: names nobody, and must name fleet://demo/p1" in found
+        assert "p1.crt: must name fleet://demo/p1, but names no member" in found
 
     def test_a_certificate_of_another_authority(
         self, settings: Settings, folder: Path, tmp_path: Path
@@ -295,7 +293,7 @@ class TestChecking:
         (folder / "ca.pem").write_bytes((tmp_path / "foreign" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "peer_tls.certificate:" in found
-        assert "links would be refused: its certificate is refused: " in found
+        assert "other members would refuse the links: its certificate is refused: " in found
 
     def test_an_authority_is_rotated_by_naming_both(
         self, settings: Settings, folder: Path, tmp_path: Path
@@ -322,13 +320,13 @@ def test_renewal_names_the_one_file_of_the_authority_that_is_wrong(folder: Path,
     with pytest.raises(CertificateError) as caught:
         issuing.renew("demo", ["p1"], folder, 30, NOW)
     assert str(caught.value).startswith(
-        f"{folder}/{name}: is not what `fleet certs init` wrote: is empty; write the "
+        f"{folder}/{name}: was not written by `fleet certs init`: is empty; write the "
     )
 
 
 def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
-    assert checking.expiry(folder / "none") is None
-    assert checking.expiry(folder / "p1.key") is None
+    assert checking.file_expiry(folder / "none") is None
+    assert checking.file_expiry(folder / "p1.key") is None
 
 
 class TestListeners:
@@ -366,7 +364,7 @@ class TestListeners:
         found = mistakes(lambda: checking.check_member(settings, "p2"))
         assert len(found) == 2
         assert "listener_tls.external.certificate: " in found[0]
-        assert "p2-external.crt: file not found; copy it here; it comes from" in found[0]
+        assert "p2-external.crt: file not found; copy the file to this path; it comes from" in found[0]
 
     def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
@@ -377,7 +375,7 @@ class TestListeners:
     def test_one_that_has_expired(self, settings: Settings, authority: Authority) -> None:
         authority.issue("p1-external", until=NOW - timedelta(hours=1))
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert "and it is not now; renew it" in found
+        assert "UTC; renew the certificate" in found
 
     def test_a_probe_that_no_member_would_take(self, settings: Settings, tmp_path: Path) -> None:
         stranger = Authority(tmp_path / "else", "others").issue("probe")
@@ -385,7 +383,7 @@ class TestListeners:
             (tmp_path / "tls" / other).write_bytes(mine.read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.probe_certificate: " in found
-        assert "members could not ask each other here: its certificate is refused" in found
+        assert "members could not probe this listener: its certificate is refused" in found
 
     def test_ciphers_that_there_are_not(self, authority: Authority, tmp_path: Path) -> None:
         settings = load(self.file(tmp_path, ciphers="ROT13"), {})
@@ -436,7 +434,7 @@ class TestListeners:
         (tmp_path / "tls" / "p1-external.crt").write_bytes(signed)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.certificate: " in found
-        assert "is too weak for OpenSSL here (ee key too small); issue it with" in found
+        assert "is too weak for OpenSSL on this machine (ee key too small); issue it with" in found
 
     def test_a_witness_has_no_listener(self, authority: Authority, tmp_path: Path) -> None:
         document = yaml.safe_load(self.file(tmp_path).read_text())
@@ -459,7 +457,7 @@ class TestAdmin:
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}, **admin}}, sort_keys=False))
         made = load(file, {})
-        issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.hosts_of(made))
+        issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.member_hosts(made))
         return made
 
     def test_right_files_are_right(self, settings: Settings) -> None:
@@ -473,7 +471,7 @@ class TestAdmin:
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2",)
         (found,) = mistakes(lambda: checking.check_member(settings, "p2"))
-        assert f"admin.tls.key: {folder}/p2.key: file not found; copy it here" in found
+        assert f"admin.tls.key: {folder}/p2.key: file not found; copy the file to this path" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     def test_each_mistake_says_field_file_rule_and_fix(
@@ -489,7 +487,7 @@ class TestAdmin:
             f"key: {folder}/p1.key: is not the key of {folder}/p1.crt; "
             "copy certificate and key from the same place",
             f"certificate: {folder}/p2.crt: is not a PEM certificate; name the right file; "
-            "`fleet certs init` makes it",
+            "`fleet certs init` creates it",
         ]
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
@@ -497,12 +495,12 @@ class TestAdmin:
     def test_one_that_is_not_valid_now(
         self, folder: Path, settings: Settings, days: int, authority_is_here: bool
     ) -> None:
-        issuing.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), issuing.hosts_of(settings))
+        issuing.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), issuing.member_hosts(settings))
         if not authority_is_here:
             (folder / "ca.pem").unlink()
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "admin.tls.certificate: " in found
-        assert "and it is not now; renew it" in found
+        assert "UTC; renew the certificate" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     def test_one_of_another_host(self, settings: Settings, folder: Path, authority_is_here: bool) -> None:
@@ -514,7 +512,7 @@ class TestAdmin:
         assert "certificate is not valid for '127.0.0.1'" in found
 
     def test_one_of_another_authority(self, settings: Settings, folder: Path, tmp_path: Path) -> None:
-        issuing.make("demo", ["p1"], tmp_path / "other", 30, NOW, issuing.hosts_of(settings))
+        issuing.make("demo", ["p1"], tmp_path / "other", 30, NOW, issuing.member_hosts(settings))
         for name in ("p1.crt", "p1.key"):
             (tmp_path / "other" / name).replace(folder / name)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -597,11 +595,11 @@ class TestUpstream:
         found = mistakes(lambda: checking.check_upstream(settings, must_be_there=must_be_there))
         assert [each.partition(":")[2].partition(": ")[2] for each in found] == [
             f"upstream.tls.ca: {where}/ca.pem: is not a PEM certificate; name the right file; "
-            "ask who runs the brokers for it",
+            "request it from the operator of the brokers",
             f"upstream.tls.key: {where}/own.pem: is not the key of {where}/own.pem; "
             "copy certificate and key from the same place",
             f"upstream.sasl.password: {where}/password: must be readable only by its owner; "
-            f"chmod 600 {where}/password",
+            f"run `chmod 600 {where}/password`",
         ]
         assert all(each.startswith(f"{at}:") for each in found)
 

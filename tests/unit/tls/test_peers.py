@@ -42,7 +42,7 @@ def made(folder: Path, fleet: str = "demo", now: datetime = NOW, days: int = 30)
 
 
 def tls(folder: Path, proxy_id: str, **other: Path) -> PeerTls:
-    files = issuing.files_in(folder, proxy_id)
+    files = issuing.member_files(folder, proxy_id)
     return PeerTls(PeerTlsFiles(other.get("ca", files.ca), files.certificate, files.key))
 
 
@@ -253,7 +253,7 @@ class TestRefusals:
         self, network: Network, folder: Path, taken: list[int], caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
-        context = make_contexts(issuing.files_in(folder, "p3"))[1]
+        context = make_contexts(issuing.member_files(folder, "p3"))[1]
         if kind == "no certificate":
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
@@ -413,7 +413,8 @@ class TestRotation:
         assert (
             len(
                 warnings(
-                    caplog, "the new certificates of this member's links cannot be used, the former stay"
+                    caplog,
+                    "cannot load the new certificates of this member's links, keeping the previous one",
                 )
             )
             == 2
@@ -426,14 +427,14 @@ class TestRotation:
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         await until(lambda: str(folder / "p1.crt") in caplog.text)
-        assert "the certificates of this member cannot be used" in caplog.text
+        assert "cannot use the certificates of this member" in caplog.text
         away.rename(folder / "p1.crt")
         await until(lambda: one.links.connected and two.links.connected)
 
 
 class TestFiles:
     def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
-        check_handshake(*make_contexts(issuing.files_in(folder, "p1")))
+        check_handshake(*make_contexts(issuing.member_files(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -443,11 +444,11 @@ class TestFiles:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-        with pytest.raises(OSError, match="certificates of this member cannot be used"):
+        with pytest.raises(OSError, match="cannot use the certificates of this member"):
             tls(folder, "p1").context(server=True)
 
     def test_every_end_of_a_connection_has_words(self) -> None:
         assert explain(ConnectionResetError(104, "reset")) == "connection lost: [Errno 104] reset"
-        assert explain(ConnectionResetError()) == "hung up in the handshake; its log says why"
+        assert explain(ConnectionResetError()) == "closed during the handshake; see the peer's log"
         assert explain(ssl.SSLError("as it is")) == "as it is"
         assert explain(ssl.SSLError()) == "TLS failed"

@@ -13,7 +13,14 @@ from fleet.config import Settings, TokenSettings
 from fleet.config.file import load
 from fleet.config.secrets import Secret
 from fleet.core.errors import ConfigError
-from fleet.tls.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
+from fleet.tls.tokens import (
+    MAX_LOGGED_SOURCES,
+    REFUSAL_LOG_INTERVAL_S,
+    Gate,
+    Tokens,
+    check_tokens,
+    read_tokens,
+)
 from tests.unit.config.test_file import tree
 
 READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
@@ -53,11 +60,17 @@ def test_who_may_do_what(authorization: str | None, to_read: str | None, to_writ
     [
         (
             {"READ": "short"},
-            "tokens.read: must be 16 characters of ASCII or more, without a space; use `openssl",
+            "tokens.read: must be at least 16 ASCII characters without a space; create one with `openssl",
         ),
-        ({"WRITE": "hidden 0123456789"}, "fleet.yaml:4: admin.tokens.write: must be 16 characters of ASCII"),
-        ({"WRITE": "hidden-012345678\u00e9"}, "admin.tokens.write: must be 16 characters of ASCII"),
-        ({"WRITE": READ}, "fleet.yaml:4: admin.tokens.write: is the token to read, too; make one of its own"),
+        (
+            {"WRITE": "hidden 0123456789"},
+            "fleet.yaml:4: admin.tokens.write: must be at least 16 ASCII characters",
+        ),
+        ({"WRITE": "hidden-012345678\u00e9"}, "admin.tokens.write: must be at least 16 ASCII characters"),
+        (
+            {"WRITE": READ},
+            "fleet.yaml:4: admin.tokens.write: must differ from the read token; create a separate one",
+        ),
         ({"READ": ""}, "fleet.yaml:3: admin.tokens.read: $READ: is not set or empty"),
     ],
 )
@@ -92,7 +105,7 @@ def test_files_are_followed_and_what_is_wrong_changes_nothing(
     assert gate.refusal(f"Bearer new-{READ}", False, "::1") is None
     file.write_text("hidden")
     assert gate.refusal(f"Bearer new-{READ}", False, "::1") is None
-    assert "the new tokens of the admin address cannot be used, the former stay" in caplog.text
+    assert "cannot load the new tokens of the admin address, keeping the previous one" in caplog.text
     assert not any(each in caplog.text for each in ("hidden", READ))
 
 
@@ -101,7 +114,7 @@ def test_without_tokens_nobody_is_let_in_until_there_are_some(
 ) -> None:
     file = tmp_path / "read-token"
     gate = Gate(TokenSettings(Secret(file, None, (), 0), PLACES.write), "fleet.yaml", ENVIRON)
-    assert f"until its tokens can be read: fleet.yaml: {file}: cannot be read" in caplog.text
+    assert f"cannot read the tokens: fleet.yaml: {file}: cannot be read" in caplog.text
     for token in (READ, WRITE):
         assert gate.refusal(f"Bearer {token}", False, "::1") == "unreadable"
     file.touch(mode=0o600)
@@ -122,11 +135,11 @@ def test_refusals_are_counted_and_logged_once_a_minute_for_each_source(
     gate.refusal(f"Bearer {READ}", True, "10.0.0.3")
     assert gate.refused == {"no_token": 3, "wrong_token": 3, "read_only": 1, "unreadable": 0}
     assert [each.getMessage() for each in caplog.records] == [
-        "10.0.0.1 is refused: no token",
-        "10.0.0.2 is refused: wrong token",
-        "10.0.0.3 is refused: read only",
+        "admin request refused: source=10.0.0.1 reason=no_token",
+        "admin request refused: source=10.0.0.2 reason=wrong_token",
+        "admin request refused: source=10.0.0.3 reason=read_only",
     ]
-    now_s = LOG_EVERY_S
+    now_s = REFUSAL_LOG_INTERVAL_S
     gate.refusal(None, False, "10.0.0.2")
     assert len(caplog.records) == 4
 
@@ -137,13 +150,13 @@ def test_many_sources_fill_neither_the_log_nor_the_memory(
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     gate = Gate(PLACES, "fleet.yaml", ENVIRON)
-    for number in range(2 * MAX_SOURCES):
+    for number in range(2 * MAX_LOGGED_SOURCES):
         gate.refusal(None, False, f"source {number}")
-    assert len(caplog.records) == MAX_SOURCES
-    assert gate.refused["no_token"] == 2 * MAX_SOURCES
-    now_s = LOG_EVERY_S
+    assert len(caplog.records) == MAX_LOGGED_SOURCES
+    assert gate.refused["no_token"] == 2 * MAX_LOGGED_SOURCES
+    now_s = REFUSAL_LOG_INTERVAL_S
     gate.refusal(None, False, "another")
-    assert len(caplog.records) == MAX_SOURCES + 1
+    assert len(caplog.records) == MAX_LOGGED_SOURCES + 1
 
 
 class TestChecking:
