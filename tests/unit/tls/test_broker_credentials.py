@@ -79,6 +79,6 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.password: .* `chmod 600"):
         access.options()
     with pytest.raises(
-        OSError, match=r"upstream\.tls cannot be used: ca: .*no such file or directory\); check"
+        OSError, match=r"cannot use the files of upstream\.tls: ca: .*no such file or directory\); check"
     ):
         KafkaAccess(UpstreamSettings(tls(tmp_path / "none")), "f").options()

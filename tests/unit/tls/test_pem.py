@@ -129,5 +129,5 @@ def test_member_that_runs_logs_the_field_and_the_fix(
     before = followed.get()
     pair.key.write_bytes(b"\xef\xbb\xbf" * 2 + pair.key.read_bytes())
     assert followed.get() is before
-    said = rf"keeping the previous one: key: {pair.key}: the file begins with a byte-order mark; save it as UTF-8"
+    said = rf"keeping the previous one: key: {pair.key}: the file begins with a byte-order mark; save it"
     assert re.search(said, caplog.text)
