@@ -37,7 +37,7 @@ def test_the_library_replaces_nothing_of_python() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(RaftError, match=r"pysyncobj is 0\.3\.18, and the fleet works with 0\.3\.17 only"):
+    with pytest.raises(RaftError, match=r"pysyncobj 0\.3\.18 is not supported; install pysyncobj 0\.3\.17"):
         guards.check_library("0.3.18")
 
 

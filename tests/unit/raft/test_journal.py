@@ -130,7 +130,7 @@ def test_corruption_in_the_middle_is_refused_wherever_it_is(path: Path) -> None:
 
 def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
     path.write_bytes(b"something else entirely, of some length")
-    with pytest.raises(JournalError, match="not a journal"):
+    with pytest.raises(JournalError, match="not a Raft journal"):
         opened(path)
     assert path.read_bytes().startswith(b"something else"), "and left alone"
 
@@ -159,14 +159,16 @@ def test_a_journal_that_ends_before_its_commit_index_is_refused(path: Path, left
     cut = whole[: whole.rindex(MARKER) + left_bytes]
     path.write_bytes(cut)
 
-    with pytest.raises(JournalError, match=r"truncated: .* up to entry 3, and entry 2 .*fleet journal reset"):
+    with pytest.raises(
+        JournalError, match=r"truncated: entries up to 3 .* ends at entry 2.*fleet journal reset"
+    ):
         opened(path)
     assert path.read_bytes() == cut, "and left alone"
 
 
 def test_the_journal_of_another_member_is_refused(path: Path) -> None:
     filled(path)
-    with pytest.raises(JournalError, match="the journal of member p1, and this is member p2"):
+    with pytest.raises(JournalError, match="belongs to member p1, but this is member p2"):
         Journal(path, "p2")
 
 
@@ -190,7 +192,7 @@ def test_an_entry_that_conflicts_goes_with_all_that_follow(path: Path) -> None:
 def test_a_committed_entry_is_not_replaced(path: Path) -> None:
     subject = filled(path)
     subject.setRaftCommitIndex(2)
-    with pytest.raises(JournalError, match="entry 2 differs from the one that is committed"):
+    with pytest.raises(JournalError, match="entry 2 of the leader differs from the committed"):
         subject.add(b"\x00other", 2, 2)
     assert subject.last_index == 3
 
@@ -306,7 +308,7 @@ class TestWithASnapshot:
         filled(path, 6)
         opened(path, self.BASE)
         older = (Entry(b"\x00command 1", 1, 1), Entry(b"\x00command 2", 2, 1))
-        with pytest.raises(JournalError, match="begins at entry 3, and the snapshot ends at 2"):
+        with pytest.raises(JournalError, match="begins at entry 3, but the snapshot ends at 2"):
             opened(path, older)
 
 

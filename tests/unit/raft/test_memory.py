@@ -56,9 +56,12 @@ def test_ordinary_restart_is_trusted(memory: VoterMemory) -> None:
     ("said", "why"),
     [
         (new_journal(), "its journal is new"),
-        (replace(FIRST, identity=Identity("aaaaaaaaaa", 2), life="x"), "start 2, and it has had start 3"),
-        (replace(FIRST, life="x"), "two journals at start 3"),
-        (restarted(term=4, voted_for="p3"), "term 4, and it was in term 5"),
+        (
+            replace(FIRST, identity=Identity("aaaaaaaaaa", 2), life="x"),
+            "at start 2, but start 3 was seen before",
+        ),
+        (replace(FIRST, life="x"), "two journals exist at start 3"),
+        (restarted(term=4, voted_for="p3"), "term 4, but was in term 5"),
         (restarted(voted_for=None), "its vote for 'p1' in term 5 is missing"),
         (restarted(voted_for="p3"), "its vote for 'p1' in term 5 is missing"),
         (restarted(last_index=19), "it ends at entry 19 of term 4"),
@@ -74,10 +77,10 @@ def test_voter_that_has_forgotten_is_not_trusted(memory: VoterMemory, said: Stan
 def test_journal_that_has_caught_up_is_trusted_and_its_former_ones_are_not(memory: VoterMemory) -> None:
     caught_up = new_journal(has_caught_up=True)
     assert memory.judge("p2", caught_up) == ""
-    assert "one that it had before" in memory.judge("p2", restarted())
+    assert "an earlier journal of this voter" in memory.judge("p2", restarted())
     again = new_journal("cccccccccc", has_caught_up=True)
     assert memory.judge("p2", again) == ""
-    assert "one that it had before" in memory.judge("p2", restarted(caught_up))
+    assert "an earlier journal of this voter" in memory.judge("p2", restarted(caught_up))
     assert memory.judge("p2", restarted(again)) == ""
 
 
@@ -97,7 +100,7 @@ def test_earlier_release_is_trusted_and_gets_a_new_id_later(memory: VoterMemory)
     """It zeroes the id that it does not know; but a copy from before that stays a copy."""
     assert memory.judge("p2", None) == ""
     assert memory.newest("p2") is None
-    assert "one that it had before" in memory.judge("p2", restarted())
+    assert "an earlier journal of this voter" in memory.judge("p2", restarted())
     assert memory.judge("p2", new_journal()) == ""
     assert "its journal is new" in memory.judge("p2", new_journal("cccccccccc"))
 
@@ -115,14 +118,14 @@ def test_journal_erased_while_its_peer_was_away_is_trusted(memory: VoterMemory, 
         again = VoterMemory(path, ["p2"])
         assert again.judge("p2", said) == ""
         assert again.newest("p2") == said
-        assert "one that it had before" in again.judge("p2", restarted())
+        assert "an earlier journal of this voter" in again.judge("p2", restarted())
         assert "its journal is new" in again.judge("p2", new_journal())
 
 
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (erased(term=4, voted_for="p3"), "term 4, and it was in term 5"),
+        (erased(term=4, voted_for="p3"), "term 4, but was in term 5"),
         (erased(voted_for=None), "its vote for 'p1' in term 5 is missing"),
         (erased(last_index=19), "it ends at entry 19 of term 4"),
     ],
@@ -141,7 +144,7 @@ def test_memory_outlives_a_restart(memory: VoterMemory, path: Path) -> None:
     memory.flush(0.0)
     again = VoterMemory(path, ["p2", "p3"])
     assert again.newest("p2") == new_journal(has_caught_up=True)
-    assert "one that it had before" in again.judge("p2", FIRST)
+    assert "an earlier journal of this voter" in again.judge("p2", FIRST)
 
 
 def test_new_life_is_saved_at_once_and_progress_soon(memory: VoterMemory, path: Path) -> None:

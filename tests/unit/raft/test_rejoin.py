@@ -7,7 +7,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from pysyncobj.node import Node
 
-from fleet.raft.rejoin import Rejoin, may_forget, read_mark, remove_mark, write_mark
+from fleet.raft.rejoin import Rejoin, max_forgetful_voters, read_mark, remove_mark, write_mark
 from tests.unit.raft.test_transport import APPEND, Follower, Harness, snapshot_of
 
 THREE = ("p2", "p3")
@@ -24,31 +24,30 @@ def answer(
         "leads": leads,
         "rejoining": rejoining,
     }
-    rejoin.answered(peer, message)
+    rejoin.record_answer(peer, message)
 
 
 def test_it_is_complete_with_the_log_of_a_leader_that_nobody_is_beyond() -> None:
     rejoin = Rejoin("one", THREE)
     answer(rejoin, "p2", 7, end=30, leads=True)
     answer(rejoin, "p3", 7)
-    rejoin.stored("p2", 7, 29)
-    assert not rejoin.complete(7), "one entry is missing"
-    rejoin.stored("p2", 7, 30)
-    assert rejoin.complete(7)
-    assert not rejoin.complete(8), "another leader may have replaced them since"
+    rejoin.record_log("p2", 7, 29)
+    assert not rejoin.is_complete(7), "one entry is missing"
+    rejoin.record_log("p2", 7, 30)
+    assert rejoin.is_complete(7)
+    assert not rejoin.is_complete(8), "another leader may have replaced them since"
 
 
 def test_every_other_voter_must_have_answered() -> None:
     """One that is silent may be a candidate that this member has voted for."""
     rejoin = Rejoin("one", FIVE)
     answer(rejoin, "p2", 7, end=30, leads=True)
-    rejoin.stored("p2", 7, 30)
+    rejoin.record_log("p2", 7, 30)
     for peer in ("p3", "p4"):
         answer(rejoin, peer, 7)
-    assert not rejoin.complete(7)
-    assert rejoin.waits_for == {"p5"}
+    assert not rejoin.is_complete(7)
     answer(rejoin, "p5", 6)
-    assert rejoin.complete(7)
+    assert rejoin.is_complete(7)
 
 
 def test_a_leader_that_somebody_is_beyond_does_not_do() -> None:
@@ -58,32 +57,32 @@ def test_a_leader_that_somebody_is_beyond_does_not_do() -> None:
     for peer in ("p3", "p4"):
         answer(rejoin, peer, 7)
     answer(rejoin, "p5", 9)
-    rejoin.stored("p2", 7, 30)
-    assert not rejoin.complete(7)
+    rejoin.record_log("p2", 7, 30)
+    assert not rejoin.is_complete(7)
     answer(rejoin, "p5", 9, end=25, leads=True)
-    rejoin.stored("p5", 9, 25)
-    assert rejoin.complete(9)
+    rejoin.record_log("p5", 9, 25)
+    assert rejoin.is_complete(9)
 
 
 def test_no_more_may_have_forgotten_at_one_time_than_the_fleet_can_lose() -> None:
-    assert [may_forget(voters) for voters in (1, 2, 3, 4, 5, 7)] == [0, 0, 1, 1, 2, 3]
+    assert [max_forgetful_voters(voters) for voters in (1, 2, 3, 4, 5, 7)] == [0, 0, 1, 1, 2, 3]
     rejoin = Rejoin("one", FIVE)
     answer(rejoin, "p2", 7, end=30, leads=True)
-    rejoin.stored("p2", 7, 30)
+    rejoin.record_log("p2", 7, 30)
     answer(rejoin, "p3", 7)
     answer(rejoin, "p4", 0, rejoining=True)
     answer(rejoin, "p5", 0, rejoining=True)
-    assert not rejoin.complete(7), "three of five"
+    assert not rejoin.is_complete(7), "three of five"
     answer(rejoin, "p5", 7)
-    assert rejoin.complete(7), "two of five"
+    assert rejoin.is_complete(7), "two of five"
 
 
 def test_answers_to_an_earlier_reset_are_not_used() -> None:
     rejoin = Rejoin("two", THREE)
-    rejoin.answered(
+    rejoin.record_answer(
         "p2", {"reset": "one", "term": 1, "last_log_index": 0, "leads": False, "rejoining": False}
     )
-    assert rejoin.waits_for == {"p2", "p3"}
+    assert not rejoin._terms, "answers of an earlier reset do not count"
 
 
 def test_the_mark_outlives_a_restart(tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ class TestUntilThen:
     @pytest.fixture
     def harness(self) -> Harness:
         harness = Harness()
-        harness.transport.forgot("one")
+        harness.transport.begin_rejoin("one")
         return harness
 
     def test_nobody_is_voted_for(self, harness: Harness) -> None:

@@ -16,7 +16,7 @@ from fleet.raft.identity import Identity, Standing
 from fleet.raft.journal import Entry
 from fleet.raft.machine import LogSettings
 from fleet.raft.memory import VoterMemory
-from fleet.raft.messages import WITH_STANDING, MalformedMessage, decode_message, encode_message
+from fleet.raft.messages import KINDS_WITH_STANDING, MalformedMessage, decode_message, encode_message
 from fleet.raft.rejoin import read_mark
 from fleet.raft.snapshot import Snapshot, encode_snapshot
 from fleet.raft.storage import Replica
@@ -664,10 +664,10 @@ class TestDistrust:
         assert not any(said["type"] == "distrusted" for _, said in judge.sent)
 
     def test_what_it_says_to_a_reset_voter_is_that_of_one_that_forgot(self, judge: Harness) -> None:
-        judge.transport.forgot("one")
+        judge.transport.begin_rejoin("one")
         assert judge.transport.rejoin is not None
         judge.receive("p2", **{**STATEMENT, "reset": "one"}, term=9, standing=NEW.pack())
-        assert judge.transport.rejoin.waits_for == {"p2", "p3"}
+        assert not judge.transport.rejoin._terms
 
     def test_restart_of_an_own_replica_judges_again_by_any_message(
         self, harness: Harness, tmp_path: Path
@@ -695,7 +695,7 @@ class TestDistrust:
         assert judge.transport.dropped == 1
 
     def test_voter_that_rejoins_already_takes_no_notice(self, judge: Harness) -> None:
-        judge.transport.forgot("one")
+        judge.transport.begin_rejoin("one")
         judge.receive("p3", type="distrusted", journal_id="1111111111", starts=4, life="own")
         assert judge.transport.distrusted_by is None
 
@@ -729,7 +729,7 @@ class TestDistrust:
             REPLY,
             {**STATEMENT, "term": 3},
         ]
-        assert {str(each["type"]) for each in messages} == WITH_STANDING
+        assert {str(each["type"]) for each in messages} == KINDS_WITH_STANDING
         sent = [encode_message({**message, "standing": OWN.pack()}) for message in messages]
         program = """
 import sys, msgpack
