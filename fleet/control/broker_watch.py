@@ -15,9 +15,9 @@ from fleet.control.probes import probe_broker
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, BrokerId, Endpoint, ProxyId, is_address
 from fleet.core.text import no_port
-from fleet.runtime.outbound import NAMES_KEPT_S, Resolver
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver
 from fleet.runtime.own_addresses import OwnAddresses
-from fleet.runtime.socket_options import is_of_this_machine
+from fleet.runtime.socket_options import is_local_address
 from fleet.tls.broker_credentials import KafkaAccess
 
 log = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ class BrokerWatch:
         self._refused = False
         """The cluster tells nobody who has no credentials, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
-        self._own = OwnAddresses(settings, me, is_of_this_machine)
+        self._own = OwnAddresses(settings, me, is_local_address)
         self._identities = settings.identities
         self._listeners = sorted({each.name for one in settings.members.values() for each in one.listeners})
         self._misled: dict[BrokerId, str] = {}
         """Brokers whose address is none to dial, and why."""
         self._unanswered: dict[BrokerId, str] = {}
         """Brokers that do not answer probes, and why."""
-        self._resolver = Resolver(NAMES_KEPT_S)
+        self._resolver = Resolver(NAME_CACHE_S)
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
         self._changed = asyncio.Event()

@@ -22,7 +22,7 @@ from typing import Final
 
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
-from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
+from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peer_failure
 from fleet.tls.brokers import DIAL_ERRORS, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
@@ -134,7 +134,7 @@ async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutc
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
     except (OSError, EOFError, MemoryError) as error:
-        if is_peers_doing(error):
+        if is_peer_failure(error):
             return ProbeOutcome.REFUSED
         raise LocalFailure(str(error)) from error
 
@@ -205,7 +205,7 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
     except TimeoutError:
         return HoldEnd.GIVEN_UP
     except (OSError, EOFError, MemoryError) as error:
-        return HoldEnd.CLOSED if is_peers_doing(error) else HoldEnd.GIVEN_UP
+        return HoldEnd.CLOSED if is_peer_failure(error) else HoldEnd.GIVEN_UP
 
 
 async def probe_broker(

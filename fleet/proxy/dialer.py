@@ -16,7 +16,7 @@ from fleet.proxy.connection import ClientConnection
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.host import State
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
-from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver, connect
 from fleet.tls.brokers import DIAL_ERRORS, explain_dial
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Dialler:
         self._unknown: dict[BrokerId, asyncio.Event] = {}
         """Brokers that clients wait for: set once it is known where each is."""
         self._waiting_bytes = 0
-        self._resolver = Resolver(NAMES_KEPT_S)
+        self._resolver = Resolver(NAME_CACHE_S)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
         self._attempts = Deadlines(timeout_s, self._end_late)
@@ -175,7 +175,7 @@ class Dialler:
         at = candidate.endpoint
         if candidate.is_ipv4:
             return self._loop.create_connection(protocol, at.host, at.port)
-        addresses = self._resolver.known(at)
+        addresses = self._resolver.cached(at)
         if addresses is not None and len(addresses) == 1:
             only = addresses[0]
             if only[0] == AF_INET:  # the loop does it at less cost

@@ -190,7 +190,7 @@ def test_advice_for_a_folder_of_root_leaves_the_member_a_way_to_write(
 ) -> None:
     """Of k3s' and kind's volumes, and of an ``emptyDir`` with ``fsGroup``: no pod can change these itself."""
     info = os.stat_result((stat.S_IFDIR | mode, 1, 1, 2, 0, group, 0, 0, 0, 0))
-    with pytest.raises(data_dir._Refused) as caught:
+    with pytest.raises(data_dir._Refusal) as caught:
         data_dir.check_root(Path("/volume"), info, User(STRANGER, frozenset({STRANGER})))
     assert f"run as root: {fix}, or use a folder below it" in str(caught.value)
 
@@ -199,13 +199,13 @@ def test_group_of_a_volume_is_accepted_for_its_members_alone(tmp_path: Path) -> 
     tmp_path.chmod(0o2770)
     info, uid = tmp_path.stat(), os.geteuid()
     assert data_dir.check_root(tmp_path, info, User(uid, frozenset({info.st_gid}))) == info.st_gid
-    with pytest.raises(data_dir._Refused, match=f"group {info.st_gid} may write there"):
+    with pytest.raises(data_dir._Refusal, match=f"group {info.st_gid} may write there"):
         data_dir.check_root(tmp_path, info, User(uid, frozenset({info.st_gid + 1})))
 
 
 def test_path_of_another_user_is_refused_and_both_are_named(tmp_path: Path) -> None:
     info, stranger = tmp_path.stat(), User(STRANGER, frozenset())
-    with pytest.raises(data_dir._Refused) as caught:
+    with pytest.raises(data_dir._Refusal) as caught:
         data_dir.check_entry(tmp_path, info, stranger, None)
     owner = data_dir._user_name(os.geteuid())
     assert f"belongs to user {owner}, and this process runs as {STRANGER}" in str(caught.value)
@@ -277,7 +277,7 @@ def test_permissions_that_kubelet_gives_to_the_group_are_taken_away(
     start(member)
     for path in (member.private_dir, *member.private_dir.rglob("*"), member.data_dir / "lock"):
         assert mode_of(path) & 0o077 == 0, path
-    assert "other users had access to" in caplog.text
+    assert "removed access of other users" in caplog.text
 
 
 def test_read_permission_of_others_is_taken_away(member: MemberSettings) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.runtime.incarnation import FILE, next_incarnation
+from fleet.runtime.incarnation import INCARNATION_FILE, next_incarnation
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_790_000_000_000
@@ -29,13 +29,13 @@ def test_it_grows_while_the_clock_is_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a number", b"\xff\xfe"])
 def test_a_damaged_file_is_no_reason_not_to_start(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / INCARNATION_FILE).write_bytes(content)
     assert next_incarnation(tmp_path, NOW_MS) == NOW_MS
     assert next_incarnation(tmp_path, NOW_MS - 1) == NOW_MS + 1
 
 
 def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / FILE).write_text(str(NOW_MS + 5))
+    (tmp_path / INCARNATION_FILE).write_text(str(NOW_MS + 5))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
@@ -45,4 +45,4 @@ def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, caplog: pytest.Lo
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert "cannot be written" in caplog.text
-    assert os.path.exists(tmp_path / FILE)
+    assert os.path.exists(tmp_path / INCARNATION_FILE)

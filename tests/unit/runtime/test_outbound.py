@@ -25,9 +25,9 @@ from fleet.runtime.outbound import (
     Addresses,
     LocalFailure,
     Resolver,
-    _by_turns,
+    _interleave,
     connect,
-    is_peers_doing,
+    is_peer_failure,
 )
 
 LIMIT_S = 30.0
@@ -57,12 +57,12 @@ async def somebody() -> AsyncIterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("number", sorted(errno.errorcode), ids=lambda number: errno.errorcode[number])
 def test_a_refusal_and_a_reset_are_the_peers_doing_and_nothing_else_is(number: int) -> None:
-    assert is_peers_doing(OSError(number, os.strerror(number))) == (number in PEERS_DOING)
+    assert is_peer_failure(OSError(number, os.strerror(number))) == (number in PEERS_DOING)
 
 
 def test_an_answer_that_is_wrong_or_cut_off_is_the_peers_doing() -> None:
-    assert is_peers_doing(ssl.SSLError("wrong version number"))
-    assert is_peers_doing(asyncio.IncompleteReadError(b"", 4))
+    assert is_peer_failure(ssl.SSLError("wrong version number"))
+    assert is_peer_failure(asyncio.IncompleteReadError(b"", 4))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_answer_that_is_wrong_or_cut_off_is_the_peers_doing() -> None:
     ids=repr,
 )
 def test_a_name_and_memory_that_are_missing_are_not(error: Exception) -> None:
-    assert not is_peers_doing(error)
+    assert not is_peer_failure(error)
 
 
 async def test_the_first_address_that_takes_a_connection_is_taken(
@@ -140,7 +140,7 @@ def test_families_take_turns_and_the_first_address_stays_the_first() -> None:
 
     six, four = socket.AF_INET6, socket.AF_INET
     given = [of(six, 1), of(six, 2), of(six, 3), of(four, 4), of(four, 5)]
-    assert [each[4][1] for each in _by_turns(given)] == [1, 4, 2, 5, 3]
+    assert [each[4][1] for each in _interleave(given)] == [1, 4, 2, 5, 3]
 
 
 async def test_a_refusal_is_a_refusal(nobody: tuple[str, int]) -> None:
@@ -347,12 +347,12 @@ async def test_nobody_is_asked_for_the_address_of_an_address(
 
 
 async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbound, "MOST_KEPT", 3)
+    monkeypatch.setattr(outbound, "MAX_CACHED_NAMES", 3)
     Names(monkeypatch)
     resolver = Resolver(5.0)
     for number in range(5):
         await resolver.find(Endpoint(f"kafka-{number}.example", 9092), LIMIT_S)
-    assert len(resolver._kept) == 3
+    assert len(resolver._cache) == 3
 
 
 async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from fleet.runtime.socket_options import ACCEPT_BATCH, accept_connections, is_gone, keep_alive
+from fleet.runtime.socket_options import ACCEPT_BATCH, accept_connections, has_vanished, keep_alive
 
 ASKING = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 
@@ -31,12 +31,12 @@ def test_what_a_listening_socket_accepts_is_watched_by_the_kernel_as_it_is(
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
 def test_who_does_not_answer_the_kernel_is_gone(number: int) -> None:
-    assert is_gone(OSError(number, "as the kernel says"))
+    assert has_vanished(OSError(number, "as the kernel says"))
 
 
 @pytest.mark.parametrize("exc", [None, ConnectionResetError(errno.ECONNRESET, "reset"), EOFError()])
 def test_who_ends_or_resets_a_connection_is_not(exc: Exception | None) -> None:
-    assert not is_gone(exc)
+    assert not has_vanished(exc)
 
 
 async def test_accepting_leaves_turns_to_other_work() -> None:

@@ -15,13 +15,13 @@ from typing import TypeAlias
 
 import pytest
 
-from fleet.runtime.stderr_log import MOST_LINES, LineFormatter, NeverBlockingHandler
+from fleet.runtime.stderr_log import MAX_QUEUED_LINES, LineFormatter, NeverBlockingHandler
 from tests.unit.proxy.test_worker import LIMIT_S
 
 Stall: TypeAlias = Callable[[ExitStack], int]
-LINES = 3 * MOST_LINES
+LINES = 3 * MAX_QUEUED_LINES
 LINE = "x" * 100
-REPORT = re.compile(r"(\d+) lines were dropped")
+REPORT = re.compile(r"lines were dropped .*lines=(\d+)")
 TALKS = f"""
 for number in range({LINES}):
     logging.warning("%d {LINE}", number)

@@ -22,7 +22,7 @@ def timers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         def none(*_: float) -> int:
             raise OSError(errno.EMFILE, "timerfd_create")
 
-        monkeypatch.setattr(timerfd, "every", none)
+        monkeypatch.setattr(timerfd, "create", none)
 
 
 @pytest.mark.parametrize(
