@@ -42,7 +42,7 @@ async def until(condition: Callable[[], object]) -> None:
     ("due_in_s", "waits_s"),
     [(0.004, 0.004), (0.02, 0.02), (0.3, 0.025), (float("inf"), 0.025), (0.0, 0.01), (-3.0, 0.01)],
 )
-def test_it_waits_for_what_is_due_and_looks_now_and_then(due_in_s: float, waits_s: float) -> None:
+def test_wait_ends_when_an_action_is_due_or_after_a_rest(due_in_s: float, waits_s: float) -> None:
     assert wait_s(due_in_s, tick_s=0.01, rest_s=0.025) == waits_s
 
 
@@ -267,7 +267,7 @@ def remembers_all(judge: Member, voter: Member) -> bool:
 
 
 class TestCommitting:
-    async def test_what_the_leader_commits_reaches_all(self, fleet: Fleet) -> None:
+    async def test_command_committed_by_the_leader_reaches_all(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         command = fleet.own(0, 7)
@@ -337,7 +337,7 @@ class TestCommitting:
         assert (await fleet.members["p1"].commit(fleet.seen(1))).applied
         await until(lambda: "a fault of control" in caplog.text)
 
-    async def test_nothing_is_told_where_nothing_is_new(self, fleet: Fleet) -> None:
+    async def test_callback_is_not_called_without_news(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         await leader.commit(fleet.seen(1))
@@ -366,19 +366,19 @@ class TestProposals:
         with pytest.raises(NoQuorum, match="no leader"):
             await fleet.members["p1"].commit(fleet.seen(1), 0.2)
 
-    async def test_it_waits_for_a_leader(self, fleet: Fleet) -> None:
+    async def test_command_waits_for_a_leader(self, fleet: Fleet) -> None:
         await fleet.start("p1")
         waiting = fleet.members["p1"].node.propose(fleet.seen(1), LIMIT_S)
         await fleet.start("p2")
         assert (await asyncio.wrap_future(waiting)).applied
 
-    async def test_what_a_dead_leader_was_given_is_given_to_the_next(self, fleet: Fleet) -> None:
+    async def test_command_of_a_dead_leader_goes_to_the_next_leader(self, fleet: Fleet) -> None:
         await fleet.start()
         leader, follower = await fleet.settled(), await fleet.other()
         await leader.links.stop()  # it still believes that it leads, and so do the others
         assert (await follower.commit(fleet.seen(1))).applied
 
-    async def test_what_was_handed_over_and_not_answered_may_yet_be_committed(self, fleet: Fleet) -> None:
+    async def test_unanswered_command_may_still_be_committed(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         others = [me for me in fleet.members if me != leader.me]
@@ -583,7 +583,7 @@ def fleet_of(former: Fleet, folder: Path) -> Fleet:
 
 
 class TestShapes:
-    async def test_one_voter_commits_alone(self, tmp_path: Path) -> None:
+    async def test_single_voter_commits_alone(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         await fleet.start()
         leader = await fleet.settled()
@@ -594,7 +594,7 @@ class TestShapes:
         assert await (await fleet.settled()).commit(fleet.own(1, 8)) == Outcome(True, "", 2)
         await fleet.close()
 
-    async def test_one_voter_waits_for_no_tick(self, tmp_path: Path) -> None:
+    async def test_single_voter_commits_without_waiting_for_a_tick(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         member = Member(fleet, "p1")
         object.__setattr__(member.node._settings, "tick_s", 0.3)
@@ -607,7 +607,7 @@ class TestShapes:
         assert time.monotonic() - start_s < 1.5
         await fleet.close()
 
-    async def test_who_has_nothing_to_do_waits_longer_than_a_tick(self, tmp_path: Path) -> None:
+    async def test_idle_member_waits_longer_than_a_tick(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         await fleet.start()
         node = (await fleet.settled()).node
@@ -678,9 +678,7 @@ class TestABrokenDisk:
         """Full; made read-only by the kernel, as it does when a disk fails; failing."""
         return Disk(monkeypatch, request.param)
 
-    async def test_the_member_says_so_and_takes_part_again_when_it_is_gone(
-        self, fleet: Fleet, disk: "Disk"
-    ) -> None:
+    async def test_write_error_is_reported_until_it_is_resolved(self, fleet: Fleet, disk: "Disk") -> None:
         await fleet.start()
         leader = await fleet.settled()
         await leader.commit(fleet.own(0, 7))

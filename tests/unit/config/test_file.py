@@ -145,7 +145,7 @@ def test_defaults_are_filled_in() -> None:
     assert listener.advertised_first_port == 9101
 
 
-def test_what_is_advertised_is_apart_from_what_is_bound() -> None:
+def test_advertised_address_may_differ_from_bound_address() -> None:
     data = tree(1)
     listener = data["members"]["p1"]["listeners"]["external"]
     listener |= {"bind": "0.0.0.0:9100", "advertise": "proxy.example:19100"}
@@ -206,7 +206,7 @@ def test_an_unknown_member_is_named_with_the_known_ones() -> None:
         parse(tree()).member("p9")
 
 
-def test_there_may_be_a_worker_for_each_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_auto_is_one_worker_per_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for cpus, workers in ((1, 1), (48, 48), (96, 64)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cpus=cpus: set(range(cpus)))
         assert parse(changed("members.p1.workers", "auto")).member("p1").workers == workers
@@ -242,7 +242,7 @@ def test_a_rack_may_come_from_the_environment(
     assert parse(text, environ=environ).member("p1").rack == rack
 
 
-def test_events_are_sent_where_there_is_a_section_for_them_and_it_may_be_empty() -> None:
+def test_empty_events_section_enables_events() -> None:
     assert parse(tree()).events is None
     for section in EMPTY:
         assert parse(changed("events", section)).events == EventsSettings()
@@ -259,7 +259,7 @@ def test_with_peer_tls_members_may_be_anywhere() -> None:
     assert "is a wildcard, which members cannot dial" in only_mistake(data)
 
 
-def test_certificates_are_found_beside_the_file_unless_it_says_where() -> None:
+def test_peer_certificates_default_to_folder_of_the_file() -> None:
     assert parse(tree()).peer_tls is None
     for section in EMPTY:
         found = parse(changed("peer_tls", section)).peer_tls
@@ -311,7 +311,7 @@ ASKING = {**PAIR, "client_ca": "ca.pem", "client_certificates": "required"}
         ("external", [], ["listener_tls.external: []: must be a map"]),
     ],
 )
-def test_what_is_wrong_with_the_tls_of_a_listener(name: str, section: object, expected: list[str]) -> None:
+def test_listener_tls_mistake_is_reported(name: str, section: object, expected: list[str]) -> None:
     found = mistakes(yaml.safe_dump(changed("listener_tls", {name: section})))
     assert len(found) == len(expected), found
     for line, said in zip(found, expected, strict=True):
@@ -367,7 +367,7 @@ def test_brokers_may_have_names_instead_of_ports() -> None:
         ({"addressing": "shared"}, 'addressing: "shared": is not an allowed value'),
     ],
 )
-def test_what_is_wrong_with_names_of_brokers(changes: dict[str, object], expected: str | None) -> None:
+def test_broker_host_mistake_is_reported(changes: dict[str, object], expected: str | None) -> None:
     if expected is None:
         parse(by_name(**changes))
     else:
@@ -382,7 +382,7 @@ def test_names_of_brokers_need_tls() -> None:
     assert "requires `addressing: sni`; remove this line, or add `addr" in only_mistake(data)
 
 
-def test_admin_addresses_have_the_certificates_of_links_unless_it_says_where() -> None:
+def test_admin_certificates_default_to_those_of_links() -> None:
     assert parse(tree()).admin == parse(changed("admin", {})).admin == AdminSettings()
     for section in EMPTY:
         found = parse(changed("admin.tls", section)).admin.tls
@@ -410,7 +410,7 @@ def test_the_file_says_where_tokens_are() -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "p1.example"])
-def test_what_is_not_loopback_wants_tokens_or_is_open_on_purpose(host: str, tls: bool) -> None:
+def test_remote_admin_address_requires_tokens_or_open_to_read(host: str, tls: bool) -> None:
     """Whoever may read is told where the brokers are."""
     data = changed("members.p1.admin", f"{host}:7201")
     data["admin"] = {"tls": {}} if tls else {}
@@ -459,7 +459,7 @@ def test_the_way_to_the_brokers_is_plaintext_unless_it_says_more() -> None:
         assert (tls.files, tls.check_hostname) == ({}, True)
 
 
-def test_the_files_for_the_way_to_the_brokers_stand_beside_the_configuration() -> None:
+def test_upstream_files_are_relative_to_the_configuration() -> None:
     data = changed("upstream.tls", {"ca": "kafka-ca.pem", "certificate": "a.crt", "key": "/etc/a.key"})
     data["upstream"]["sasl"] = {**SASL, "password": {"file": "secrets/kafka"}}
     upstream = parse(data, base="/etc/fleet").upstream
@@ -474,14 +474,14 @@ def test_the_files_for_the_way_to_the_brokers_stand_beside_the_configuration() -
     assert upstream.sasl.secret.file == Path("/etc/fleet/secrets/kafka")
 
 
-def test_no_mistake_shows_a_password_that_was_written_into_the_file() -> None:
+def test_password_in_the_file_is_not_shown() -> None:
     for password in ("hidden", {"value": "hidden"}, ["hidden"], {"file": ["hidden"]}):
         assert "hidden" not in only_mistake(changed("upstream.sasl", {**SASL, "password": password}))
     data = changed("upstream.sasl", {**SASL, "password": "${PASSWORD}"})
     assert "hidden" not in only_mistake(data, environ={"PASSWORD": "hidden"})
 
 
-def test_settings_cross_to_children_with_the_place_of_the_password_and_without_it(
+def test_settings_for_children_name_the_place_of_the_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PASSWORD", "hidden")
@@ -708,7 +708,7 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("upstream.sasl", {**TOKEN, "username": "x"}, "upstream.sasl.username: is not used by OAUTHBEARER"),
     ],
 )
-def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
+def test_one_mistake_is_reported_once(path: str, value: Any, expected: str) -> None:
     told = only_mistake(changed(path, value))
     assert expected in told
     assert "hidden" not in told
@@ -755,7 +755,7 @@ def test_equal_periods_are_allowed_where_the_rule_is_not_strict() -> None:
     )
 
 
-def test_every_timing_field_is_bounded_by_some_rule_or_free_on_purpose() -> None:
+def test_timing_field_has_an_order_rule_or_is_listed_as_free() -> None:
     free = {"steady_after_s", "rest_after_move_s", "broker_refresh_s", "upstream_connect_timeout_s"}
     ordered = {name for order in ORDERS for name in (order.low, order.high)}
     assert {field.name for field in dataclasses.fields(Timing)} == ordered | free
@@ -787,7 +787,7 @@ def test_a_witness_must_vote_and_cannot_be_alone() -> None:
     assert "at least one member must carry traffic" in only_mistake(data)
 
 
-def test_every_mistake_is_told_at_once_with_its_line() -> None:
+def test_all_mistakes_are_reported_together_with_their_lines() -> None:
     told = mistakes(
         "fleet: demo\n"
         "bootstrap_servers: [k1]\n"
@@ -833,7 +833,7 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
         ("? {a: 1}\n: 2\n", "a key must be a plain word"),
     ],
 )
-def test_what_is_not_a_configuration_at_all(text: str, expected: str) -> None:
+def test_text_that_is_no_configuration_is_refused(text: str, expected: str) -> None:
     assert any(expected in line for line in mistakes(text))
 
 
@@ -890,7 +890,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert load(tmp_path / "bom.yaml", {}).member("p1").data_dir == tmp_path / "d1"
 
 
-def test_what_shapes_survive() -> None:
+def test_tolerance_is_described_by_fleet_size() -> None:
     said = " / ".join(describe_tolerance(parse(tree(3))))
     assert "3 voters: ownership is committed while 2 of them are alive" in said
     assert "any 1 voter may die" in said
@@ -927,7 +927,7 @@ def test_headers_of_traces_that_the_network_reads_are_not_meant() -> None:
         assert any("unencrypted to a.test:4318" in each for each in said) == exposed
 
 
-def test_what_is_allowed_and_probably_not_meant() -> None:
+def test_advice_names_probably_unintended_settings() -> None:
     data = changed("members.p1.admin", "0.0.0.0:7201")
     data["admin"] = {"open_to_read": True}
     data["members"]["p2"]["rack"] = "a"

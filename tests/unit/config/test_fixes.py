@@ -146,7 +146,7 @@ def test_scheme_of_a_kafka_listener_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [each[:2] for each in test_file.test_one_mistake_is_told_once.pytestmark[0].args[1]],
+    [each[:2] for each in test_file.test_one_mistake_is_reported_once.pytestmark[0].args[1]],
 )
 def test_fix_of_any_one_mistake_is_accepted(path: str, value: Any) -> None:
     data = changed(path, value)

@@ -55,7 +55,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_another_owner_may_be_read_by_the_group_that_it_was_given_to(tmp_path: Path) -> None:
+def test_file_of_another_owner_may_be_group_readable(tmp_path: Path) -> None:
     found = in_file(tmp_path, HIDDEN.encode(), 0o440)
     os.chown(tmp_path / "password", 1, -1)
     assert found.read("fleet.yaml") == HIDDEN
@@ -79,7 +79,7 @@ def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes, e
     assert expected in mistake(in_file(tmp_path, content))
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_secret_is_named(tmp_path: Path) -> None:
     missing = Secret(tmp_path / "none", None, ("sasl", "password"), 7)
     assert f"{tmp_path}/none: cannot be read (no such file or directory)" in mistake(missing)
     folder = Secret(tmp_path, None, ("sasl", "password"), 7)
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     assert marked.endswith("$PASSWORD: begins with a byte-order mark; remove this character")
 
 
-def test_whether_there_is_one_here(tmp_path: Path) -> None:
+def test_secret_is_available_where_it_can_be_opened(tmp_path: Path) -> None:
     assert in_file(tmp_path, b"").is_available(), "what is wrong with it is another question"
     assert not Secret(tmp_path / "none", None, ("sasl", "password"), 7).is_available()
     assert in_variable().is_available({"PASSWORD": ""})

@@ -61,15 +61,13 @@ def test_an_attribute_that_is_missing_is_named() -> None:
         guards.check_instance(object())
 
 
-def test_the_hooks_are_gone_after_construction(tmp_path: Path) -> None:
+def test_hooks_are_removed_after_construction(tmp_path: Path) -> None:
     before = library.createJournal, library.createPoller, library.PipeNotifier
     opened(tmp_path).close()
     assert (library.createJournal, library.createPoller, library.PipeNotifier) == before
 
 
-def test_the_hooks_are_gone_after_a_construction_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooks_are_removed_after_failed_construction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.createJournal, library.createPoller, library.PipeNotifier
 
     def fail(*_arguments: object) -> None:

@@ -46,7 +46,7 @@ def test_everything_synced_is_there_after_a_crash(path: Path) -> None:
     assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (7, "p2", 2)
 
 
-def test_what_was_not_synced_is_not_there(path: Path) -> None:
+def test_unsynced_operations_are_lost(path: Path) -> None:
     subject = filled(path)
     subject.add(b"\x00more", 4, 1)
     subject.setCurrentTerm(9, "p1")
@@ -203,7 +203,7 @@ def test_a_gap_is_refused(path: Path) -> None:
         subject.add(b"\x00other", 5, 2)
 
 
-def test_compaction_keeps_term_vote_commit_index_and_what_was_not_synced(path: Path) -> None:
+def test_compaction_keeps_term_vote_index_and_unsynced(path: Path) -> None:
     subject = filled(path, 5)
     subject.setCurrentTerm(4, "p3")
     subject.setRaftCommitIndex(5)
@@ -218,7 +218,7 @@ def test_compaction_keeps_term_vote_commit_index_and_what_was_not_synced(path: P
     assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (4, "p3", 5)
 
 
-def test_a_compaction_that_dies_before_the_rename_changes_nothing(
+def test_compaction_interrupted_before_rename_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = filled(path, 5)
@@ -242,9 +242,7 @@ def test_a_leftover_of_an_interrupted_compaction_is_ignored(path: Path) -> None:
     assert opened(path).last_index == 3
 
 
-def test_a_full_disk_is_a_journal_error_and_leaves_a_readable_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_raises_and_leaves_a_readable_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = filled(path)
 
     def half(descriptor: int, data: bytes) -> None:
@@ -275,7 +273,7 @@ def test_a_flush_that_fails_is_a_journal_error(path: Path, monkeypatch: pytest.M
 class TestWithASnapshot:
     BASE = (Entry(b"\x00command 3", 3, 1), Entry(b"\x00command 4", 4, 1))
 
-    def test_a_crash_between_snapshot_and_compaction_keeps_the_newer_entries(self, path: Path) -> None:
+    def test_crash_between_snapshot_and_compaction_keeps_entries(self, path: Path) -> None:
         filled(path, 6)
 
         again = opened(path, self.BASE)
@@ -284,7 +282,7 @@ class TestWithASnapshot:
         assert (again[0], again[1]) == self.BASE
         assert again.getRaftCommitIndex() == 4, "what the snapshot covers is committed"
 
-    def test_a_crash_after_a_received_snapshot_puts_it_in_place_of_a_short_log(self, path: Path) -> None:
+    def test_crash_after_received_snapshot_replaces_short_log(self, path: Path) -> None:
         filled(path, 2).setCurrentTerm(5, "p2")
 
         assert entries(opened(path, self.BASE)) == list(self.BASE)

@@ -74,7 +74,7 @@ def test_voter_that_has_forgotten_is_not_trusted(memory: VoterMemory, said: Stan
     assert memory.newest("p2") == FIRST, "what it says has not replaced what is remembered"
 
 
-def test_journal_that_has_caught_up_is_trusted_and_its_former_ones_are_not(memory: VoterMemory) -> None:
+def test_caught_up_journal_is_trusted_but_not_former_ones(memory: VoterMemory) -> None:
     caught_up = new_journal(has_caught_up=True)
     assert memory.judge("p2", caught_up) == ""
     assert "an earlier journal of this voter" in memory.judge("p2", restarted())

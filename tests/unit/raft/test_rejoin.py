@@ -27,7 +27,7 @@ def answer(
     rejoin.record_answer(peer, message)
 
 
-def test_it_is_complete_with_the_log_of_a_leader_that_nobody_is_beyond() -> None:
+def test_rejoin_completes_with_the_log_of_the_newest_leader() -> None:
     rejoin = Rejoin("one", THREE)
     answer(rejoin, "p2", 7, end=30, leads=True)
     answer(rejoin, "p3", 7)
@@ -64,7 +64,7 @@ def test_a_leader_that_somebody_is_beyond_does_not_do() -> None:
     assert rejoin.is_complete(9)
 
 
-def test_no_more_may_have_forgotten_at_one_time_than_the_fleet_can_lose() -> None:
+def test_forgetful_voters_are_limited_to_tolerated_losses() -> None:
     assert [max_forgetful_voters(voters) for voters in (1, 2, 3, 4, 5, 7)] == [0, 0, 1, 1, 2, 3]
     rejoin = Rejoin("one", FIVE)
     answer(rejoin, "p2", 7, end=30, leads=True)
@@ -100,7 +100,7 @@ class TestUntilThen:
         harness.transport.begin_rejoin("one")
         return harness
 
-    def test_nobody_is_voted_for(self, harness: Harness) -> None:
+    def test_rejoining_voter_gives_no_vote(self, harness: Harness) -> None:
         vote = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
         assert harness.receive("p2", **vote) == []
 
@@ -120,7 +120,7 @@ class TestUntilThen:
         candidacy = {"type": "request_vote", "term": 3, "last_log_index": 0, "last_log_term": 0}
         assert harness.sent == [("p2", candidacy)]
 
-    def test_whoever_leads_everybody_is_asked(self, harness: Harness) -> None:
+    def test_rejoining_voter_questions_all_voters(self, harness: Harness) -> None:
         harness.receive("p2", **APPEND)
         harness.transport.flush(lambda: None)
         assert harness.sent == [(peer, {"type": "rejoin", "reset": "one"}) for peer in ("p2", "p3")]
@@ -135,7 +135,7 @@ class TestUntilThen:
         monkeypatch.setattr(time, "monotonic", lambda: now_s + 1.5)
         assert harness.transport.linked_voters == 2, "it asks no more: it votes again"
 
-    def test_it_says_itself_that_it_has_forgotten(self, harness: Harness) -> None:
+    def test_rejoining_voter_reports_that_it_has_forgotten(self, harness: Harness) -> None:
         harness.receive("p3", type="rejoin", reset="two")
         harness.transport.flush(lambda: None)
         expected = {
@@ -148,7 +148,7 @@ class TestUntilThen:
         }
         assert harness.sent == [("p3", expected)]
 
-    def test_it_does_not_stand_for_election(self, tmp_path: Path) -> None:
+    def test_rejoining_voter_does_not_become_candidate(self, tmp_path: Path) -> None:
         write_mark_in(tmp_path / "raft")
         follower = Follower(tmp_path / "raft")
         follower.replica.log._SyncObj__raftElectionDeadline = 0.0

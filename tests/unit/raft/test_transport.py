@@ -107,7 +107,7 @@ class TestSending:
 
 
 class TestLinks:
-    def test_each_change_is_told_once(self) -> None:
+    def test_link_change_is_reported_once(self) -> None:
         told: list[str] = []
         transport = MemberTransport("p1", ("p1", "p2"), ("p4",), lambda _peer, _payload: None)
         transport.setOnNodeConnectedCallback(lambda node: told.append(f"+{node.id}"))
@@ -137,25 +137,23 @@ class TestCommitIndex:
         (got,) = harness.receive("p2", **APPEND)
         assert got["commit_index"] == 8
 
-    def test_a_heartbeat_advances_it_up_to_where_the_logs_are_known_to_be_equal(
-        self, harness: Harness
-    ) -> None:
+    def test_heartbeat_advances_commit_index_to_verified_entries(self, harness: Harness) -> None:
         (got,) = harness.receive("p2", **{**APPEND, "entries": ()})
         assert got["commit_index"] == 7
 
-    def test_it_is_never_raised(self, harness: Harness) -> None:
+    def test_commit_index_of_a_message_is_never_raised(self, harness: Harness) -> None:
         (got,) = harness.receive("p2", **{**APPEND, "commit_index": 2})
         assert got["commit_index"] == 2
 
 
 class TestAcknowledgements:
-    def test_one_of_this_term_counts(self, harness: Harness) -> None:
+    def test_acknowledgement_of_this_term_counts(self, harness: Harness) -> None:
         assert harness.receive("p2", **REPLY) == [REPLY]
 
-    def test_one_of_another_term_does_not(self, harness: Harness) -> None:
+    def test_acknowledgement_of_another_term_does_not_count(self, harness: Harness) -> None:
         assert harness.receive("p2", **{**REPLY, "term": 2}) == []
 
-    def test_one_beyond_the_log_does_not(self, harness: Harness) -> None:
+    def test_acknowledgement_beyond_the_log_does_not_count(self, harness: Harness) -> None:
         assert harness.receive("p2", **{**REPLY, "next_node_idx": 10}) == []
 
     @pytest.mark.parametrize(("said", "used"), [(12, 9), (0, 2), (4, 4)])
@@ -250,7 +248,7 @@ MALFORMED: list[object] = [
 
 
 @pytest.mark.parametrize("message", MALFORMED, ids=lambda message: str(message)[:60])
-def test_what_is_malformed_is_dropped_and_counted(harness: Harness, message: object) -> None:
+def test_malformed_message_is_dropped_and_counted(harness: Harness, message: object) -> None:
     payload = msgpack.packb(message)
     with pytest.raises(MalformedMessage):
         decode_message(payload)
@@ -262,14 +260,14 @@ def test_what_is_malformed_is_dropped_and_counted(harness: Harness, message: obj
 @pytest.mark.parametrize(
     "payload", [b"", b"\xc1", b"\x81", pickle.dumps(APPEND), b"\xdf\xff\xff\xff\xff", b"\x91" * 3000]
 )
-def test_what_is_not_msgpack_is_dropped_and_counted(harness: Harness, payload: bytes) -> None:
+def test_payload_without_msgpack_is_dropped_and_counted(harness: Harness, payload: bytes) -> None:
     harness.transport.receive("p2", payload)
     assert harness.got == []
     assert harness.transport.dropped == 1
 
 
 @pytest.mark.parametrize("message", [APPEND, PIECE, {**PIECE, "serialized": None}, REPLY])
-def test_what_the_library_sends_is_read_back(message: dict[str, object]) -> None:
+def test_message_of_the_library_is_read_back(message: dict[str, object]) -> None:
     read = decode_message(encode_message(message))
     assert read == {key: value for key, value in message.items()}
     for entry in read.get("entries", ()):
@@ -356,7 +354,7 @@ def follower(tmp_path: Path) -> Follower:
     return Follower(tmp_path / "raft")
 
 
-def test_an_uncommitted_entry_is_not_applied_for_the_sake_of_a_snapshot(follower: Follower) -> None:
+def test_snapshot_piece_does_not_apply_uncommitted_entries(follower: Follower) -> None:
     """The ex-leader's case: it holds entries that no one else has, and is caught up by a snapshot."""
     follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
     assert follower.applied == ("a",)
@@ -371,7 +369,7 @@ def test_an_uncommitted_entry_is_not_applied_for_the_sake_of_a_snapshot(follower
     assert follower.replica.log.raftLastApplied == 5
 
 
-def test_a_heartbeat_does_not_commit_entries_it_says_nothing_about(follower: Follower) -> None:
+def test_heartbeat_does_not_commit_unverified_entries(follower: Follower) -> None:
     follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
     follower.append((2, 1), term=2, commit=3)
     assert follower.applied == ("a",)
@@ -425,14 +423,14 @@ def test_a_damaged_snapshot_is_dropped_and_the_former_one_stays(tmp_path: Path, 
     assert (tmp_path / "raft" / "snapshot").read_bytes() == stored
 
 
-def test_a_snapshot_in_pieces_that_begins_in_the_middle_is_dropped(follower: Follower) -> None:
+def test_snapshot_without_its_first_piece_is_dropped(follower: Follower) -> None:
     data = snapshot_of("a", "b", term=1)
     follower.receive(type="append_entries", term=1, commit_index=3, serialized=(data[20:], False, False))
     follower.receive(type="append_entries", term=1, commit_index=3, serialized=(b"", False, True))
     assert follower.applied == ()
 
 
-def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Follower) -> None:
+def test_early_acknowledgement_resends_nothing(follower: Follower) -> None:
     log = follower.replica.log
     log._SyncObj__raftElectionDeadline = 0.0
     follower.replica.tick()
@@ -452,9 +450,7 @@ def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Fo
     assert sent == [], "b and c are under way"
 
 
-def test_who_stood_still_waits_for_a_leader_anew_a_few_times_until_it_hears_of_one(
-    follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_node_defers_candidacy(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the library's clock, which NTP does not bend: found at 0.14 s of the other after half a day."""
     log, began_s, ahead_s = follower.replica.log, time.monotonic(), 10_000.0
 
@@ -485,7 +481,7 @@ def test_half_a_heartbeat_of_rest_is_no_standing_still(follower: Follower) -> No
     assert log._SyncObj__raftElectionDeadline > 0.0
 
 
-def test_who_stood_still_in_the_middle_of_a_tick_does_not_stand_in_it(follower: Follower) -> None:
+def test_node_stalled_within_a_tick_is_no_candidate_in_it(follower: Follower) -> None:
     """Found by followers that were stopped for a moment: one in 150 times, right there."""
     log, now_s = follower.replica.log, time.monotonic()
     log._SyncObj__raftElectionDeadline = 0.0
@@ -499,7 +495,7 @@ def test_who_stood_still_in_the_middle_of_a_tick_does_not_stand_in_it(follower: 
     assert log.role == "candidate"
 
 
-def test_it_is_settled_where_all_is_applied_and_an_election_is_due_unless_it_is_heard_of(
+def test_settled_when_log_applied(
     follower: Follower,
 ) -> None:
     log = follower.replica.log
@@ -514,7 +510,7 @@ def test_it_is_settled_where_all_is_applied_and_an_election_is_due_unless_it_is_
     assert (log.role, log.is_settled) == ("candidate", False)
 
 
-def test_a_leader_has_a_heartbeat_due_and_is_settled_once_its_entries_are_committed(
+def test_leader_is_settled_once_its_entries_are_committed(
     follower: Follower,
 ) -> None:
     log = follower.replica.log
@@ -550,9 +546,7 @@ def test_a_pickle_in_a_command_is_plain_bytes(tmp_path: Path, follower: Follower
 
 
 @pytest.mark.parametrize("kind", [b"\x02", b"\x03"])
-def test_commands_that_the_library_would_unpickle_are_refused_and_in_a_journal_ignored(
-    tmp_path: Path, follower: Follower, kind: bytes
-) -> None:
+def test_pickled_commands_are_refused_or_ignored(tmp_path: Path, follower: Follower, kind: bytes) -> None:
     command = kind + pickle.dumps(Bomb(tmp_path / "exploded"))
     append = {**APPEND, "term": 1, "prevLogIdx": 1, "prevLogTerm": 0, "entries": [(command, 2, 1)]}
     assert follower.receive(**append) == []
@@ -611,7 +605,7 @@ class TestDistrust:
         harness.transport.flush(lambda: None)
         return harness
 
-    def test_voter_that_has_forgotten_is_told_so_once(self, judge: Harness) -> None:
+    def test_forgetful_voter_gets_one_notice(self, judge: Harness) -> None:
         notice = {"type": "distrusted", "journal_id": "2222222222", "starts": 1, "life": "new"}
         assert [said for said in judge.sent if said[1]["type"] == "distrusted"] == [("p2", notice)]
         judge.sent.clear()
@@ -647,10 +641,10 @@ class TestDistrust:
         (got,) = judge.receive("p2", **REPLY, standing=NEW.pack())
         assert got == {**REPLY, "success": False, "reset": True}
 
-    def test_it_is_no_part_of_a_quorum(self, judge: Harness) -> None:
+    def test_distrusted_voter_is_no_part_of_a_quorum(self, judge: Harness) -> None:
         assert judge.transport.linked_voters == 1
 
-    def test_it_counts_again_once_it_has_caught_up(self, judge: Harness) -> None:
+    def test_distrusted_voter_counts_again_once_caught_up(self, judge: Harness) -> None:
         vote = {"type": "response_vote", "term": 3}
         assert judge.receive("p2", **vote, standing=CAUGHT_UP.pack()) == [vote]
         assert judge.transport.distrusted == frozenset()
@@ -663,7 +657,7 @@ class TestDistrust:
         judge.transport.flush(lambda: None)
         assert not any(said["type"] == "distrusted" for _, said in judge.sent)
 
-    def test_what_it_says_to_a_reset_voter_is_that_of_one_that_forgot(self, judge: Harness) -> None:
+    def test_answer_of_distrusted_voter_counts_as_rejoining(self, judge: Harness) -> None:
         judge.transport.begin_rejoin("one")
         assert judge.transport.rejoin is not None
         judge.receive("p2", **{**STATEMENT, "reset": "one"}, term=9, standing=NEW.pack())
@@ -713,7 +707,7 @@ class TestDistrust:
         harness.transport.flush(lambda: None)
         assert [peer for peer, _ in harness.sent[2:]] == ["p2", "p3"]
 
-    def test_observers_are_told_nothing_of_a_journal(self, harness: Harness) -> None:
+    def test_observer_gets_no_standing(self, harness: Harness) -> None:
         harness.transport.remember(lambda: OWN, None)
         harness.transport.send(Node("p4"), dict(APPEND))
         harness.transport.flush(lambda: None)

@@ -60,7 +60,7 @@ SPEC = ChildSpec(
 )
 
 
-def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
+def test_spec_is_read_back_from_its_descriptor() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(SPEC.encode())
         file.flush()
@@ -69,7 +69,7 @@ def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
     assert SPEC.member == MEMBER
 
 
-def test_child_of_a_previous_supervisor_uses_the_files_that_are_there() -> None:
+def test_child_of_previous_supervisor_uses_existing_files() -> None:
     """A supervisor of 0.2.0 starts a child after an upgrade on disk: it has moved no file."""
     told = json.loads(SPEC.encode())
     assert told.pop("private_dir") is None
@@ -81,7 +81,7 @@ def test_child_of_a_previous_supervisor_uses_the_files_that_are_there() -> None:
     assert spec.control_socket == MEMBER.control_socket
 
 
-async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> None:
+async def test_heart_answers_each_ping_and_ignores_a_full_pipe() -> None:
     reading, writing = os.pipe()
     lifeline, asking = os.pipe()
     os.set_blocking(writing, False)
@@ -144,7 +144,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_child_exits_when_the_supervisors_end_of_the_lifeline_closes(stopped: bool) -> None:
+def test_child_exits_when_the_lifeline_closes(stopped: bool) -> None:
     lifeline, ours = os.pipe()
     reading, heartbeat = os.pipe()
     program = CHILD.format(lifeline=lifeline, heartbeat=heartbeat, stopped=stopped, parent=0)
@@ -190,7 +190,7 @@ def test_child_dies_with_its_parent() -> None:
     os.close(grandchild)
 
 
-def test_what_is_loaded_is_not_looked_through_again() -> None:
+def test_loaded_objects_are_not_scanned_again() -> None:
     script = (
         "import gc; from fleet.runtime import child; from fleet.proxy import worker; child.freeze_garbage(); "
         "print(gc.get_freeze_count(), len(gc.get_objects()))"
@@ -201,7 +201,7 @@ def test_what_is_loaded_is_not_looked_through_again() -> None:
     assert left < 100
 
 
-def test_what_is_freed_is_kept_for_the_next_read() -> None:
+def test_freed_memory_is_kept_for_the_next_read() -> None:
     code = (
         "import resource; from fleet.runtime import child; child.keep_freed_memory(); "
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "

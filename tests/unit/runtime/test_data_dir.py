@@ -148,7 +148,7 @@ def test_data_dir_others_may_write_to_is_refused(member: MemberSettings, mode: i
         return
     said = refusal(member)
     assert rule in said
-    assert f"run: chmod go-w {member.data_dir}, or use a folder below it" in said
+    assert f"run: chmod go-w {member.data_dir}, or configure a folder below it" in said
     assert list(member.data_dir.iterdir()) == [], "nothing is made there"
 
 
@@ -160,8 +160,8 @@ def test_no_new_folder_is_advised_where_there_is_a_journal(
     fill(member.data_dir, files)
     member.data_dir.chmod(0o777)
     said = refusal(member)
-    assert "or use a folder below it" not in said
-    assert "move there what there is of member, raft, incarnation, directory.json, events.sqlite" in said
+    assert "or configure a folder below it" not in said
+    assert "move to it those of member, raft, incarnation, directory.json, events.sqlite" in said
 
 
 def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSettings) -> None:
@@ -185,14 +185,12 @@ def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSet
         (0o2777, STRANGER, "chmod o-w /volume"),
     ],
 )
-def test_advice_for_a_folder_of_root_leaves_the_member_a_way_to_write(
-    mode: int, group: int, fix: str
-) -> None:
+def test_fix_for_a_folder_of_root_keeps_it_writable(mode: int, group: int, fix: str) -> None:
     """Of k3s' and kind's volumes, and of an ``emptyDir`` with ``fsGroup``: no pod can change these itself."""
     info = os.stat_result((stat.S_IFDIR | mode, 1, 1, 2, 0, group, 0, 0, 0, 0))
     with pytest.raises(data_dir._Refusal) as caught:
         data_dir.check_root(Path("/volume"), info, User(STRANGER, frozenset({STRANGER})))
-    assert f"run as root: {fix}, or use a folder below it" in str(caught.value)
+    assert f"run as root: {fix}, or configure a folder below it" in str(caught.value)
 
 
 def test_group_of_a_volume_is_accepted_for_its_members_alone(tmp_path: Path) -> None:
@@ -208,7 +206,9 @@ def test_path_of_another_user_is_refused_and_both_are_named(tmp_path: Path) -> N
     with pytest.raises(data_dir._Refusal) as caught:
         data_dir.check_entry(tmp_path, info, stranger, None)
     owner = data_dir._user_name(os.geteuid())
-    assert f"belongs to user {owner}, and this process runs as {STRANGER}" in str(caught.value)
+    assert f"belongs to user {owner}, but must belong to {STRANGER}, the user of this process" in str(
+        caught.value
+    )
     assert f"run this as {owner}, or run: chown -R {STRANGER} {tmp_path}" in str(caught.value)
 
 
@@ -265,7 +265,7 @@ def test_root_of_a_volume_is_used_by_the_user_of_a_pod() -> None:
         assert (info.st_uid, info.st_mode & 0o777) == (STRANGER, 0o700)
 
 
-def test_permissions_that_kubelet_gives_to_the_group_are_taken_away(
+def test_group_permissions_of_kubelet_are_removed(
     member: MemberSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With ``fsGroupChangePolicy: Always`` each mount gives the group all that the owner may do."""
@@ -555,7 +555,7 @@ def test_copy_of_the_events_replaces_no_newer_ones(member: MemberSettings, name:
 
 
 @pytest.mark.parametrize("lost", ["member", "member/raft"])
-def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
+def test_voter_with_lost_journal_requires_a_mark(
     settings: Settings, member: MemberSettings, lost: str
 ) -> None:
     some_entries(member.data_dir / "raft", last=3)
@@ -563,15 +563,15 @@ def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
     shutil.copytree(member.data_dir / lost, member.data_dir / "backup", symlinks=True)
     shutil.rmtree(member.data_dir / lost)
     said = refusal(member)
-    assert f"{member.data_dir / 'raft'} leads to {member.private_dir / 'raft'}, and that is missing" in said
+    assert f"{member.data_dir / 'raft'} links to {member.private_dir / 'raft'}, which is missing" in said
     assert "run `fleet journal reset`" in said
     found = journal_files.check(settings, "p1")
     assert (found.survey.verdict, found.advice) == (
         "corrupt",
         "Stop the member, and run `fleet journal reset`.",
     )
-    assert "that is missing" in found.survey.refusal
-    with pytest.raises(StartError, match="that is missing"):
+    assert "is missing" in found.survey.refusal
+    with pytest.raises(StartError, match="which is missing"):
         journal_files.repair(settings, "p1")
 
     shutil.rmtree(member.data_dir / lost, ignore_errors=True)
@@ -592,7 +592,7 @@ def test_lost_journal_is_reset(settings: Settings, member: MemberSettings, start
     assert os.readlink(member.data_dir / "raft") == "member/raft"
 
 
-def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
+def test_failed_reset_leaves_no_empty_journal(
     settings: Settings, member: MemberSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(member.data_dir)
@@ -606,7 +606,7 @@ def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
         full.setattr(survey, "write_mark", write)
         with pytest.raises(JournalError, match="No space left"):
             journal_files.reset(settings, "p1", start_over=False)
-    assert "that is missing" in refusal(member)
+    assert "which is missing" in refusal(member)
     assert journal_files.reset(settings, "p1", start_over=False).survey.rejoining
 
 
@@ -616,21 +616,19 @@ def test_two_journals_that_differ_are_refused(member: MemberSettings) -> None:
     (member.data_dir / "raft").unlink()
     fill(member.data_dir, {"raft/journal": b"other entries", "raft/snapshot": b"state"})
     said = refusal(member)
-    assert f"{member.data_dir / 'raft'} and {member.private_dir / 'raft'} both hold Raft's files" in said
+    assert f"{member.data_dir / 'raft'} and {member.private_dir / 'raft'} both contain Raft's files" in said
     assert (member.private_dir / "raft" / "journal").read_bytes() == FORMER["raft/journal"]
     assert (member.data_dir / "raft" / "journal").read_bytes() == b"other entries"
 
 
-def test_raft_folder_that_the_operator_has_linked_elsewhere_is_refused(
-    member: MemberSettings, tmp_path: Path
-) -> None:
+def test_raft_folder_linked_elsewhere_is_refused(member: MemberSettings, tmp_path: Path) -> None:
     """Were the link taken for one of this release's, a voter would begin with an empty journal."""
     fill(tmp_path / "disk", {"journal": b"entries"})
     member.data_dir.mkdir()
     (member.data_dir / "raft").symlink_to(tmp_path / "disk")
     said = refusal(member)
     assert f"{member.data_dir / 'raft'} is a symbolic link" in said
-    assert f"put what it leads to at {member.private_dir / 'raft'}, or mount it there" in said
+    assert f"move its target to {member.private_dir / 'raft'}, or mount it there" in said
 
 
 @pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV])
@@ -644,7 +642,7 @@ def test_raft_folder_on_its_own_file_system_is_refused(
 
     monkeypatch.setattr(os, "rename", rename)
     said = refusal(member)
-    assert f"{member.data_dir / 'raft'} is on a file system of its own; mount that at " in said
+    assert f"{member.data_dir / 'raft'} is on a separate file system; mount it at " in said
 
 
 def test_journal_is_checked_where_it_is(settings: Settings) -> None:

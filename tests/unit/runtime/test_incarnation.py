@@ -13,11 +13,11 @@ HOUR_MS = 3_600_000
 NOW_MS = 1_790_000_000_000
 
 
-def test_it_is_the_time_at_first(tmp_path: Path) -> None:
+def test_first_incarnation_is_the_time(tmp_path: Path) -> None:
     assert next_incarnation(tmp_path, NOW_MS) == NOW_MS
 
 
-def test_it_grows_while_the_clock_is_behind(tmp_path: Path) -> None:
+def test_incarnation_grows_while_the_clock_is_behind(tmp_path: Path) -> None:
     """Found: a member that came back with its clock set back had a lesser number. Peers that had not noticed
     the end of its former connection refused it ("it runs twice") until that had been silent for 5 s.
     """

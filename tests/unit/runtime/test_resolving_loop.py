@@ -39,7 +39,7 @@ def limited(main: Coroutine[Any, Any, None]) -> None:
     run(within())
 
 
-def test_the_address_that_answers_is_taken_and_the_name_is_that_of_the_certificate(
+def test_answering_address_is_used_with_the_certificate_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Found: `advertised.listeners=SSL://localhost.:9093` never worked: TLS knows no dot at the end."""

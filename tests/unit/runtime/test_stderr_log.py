@@ -21,7 +21,7 @@ from tests.unit.proxy.test_worker import LIMIT_S
 Stall: TypeAlias = Callable[[ExitStack], int]
 LINES = 3 * MAX_QUEUED_LINES
 LINE = "x" * 100
-REPORT = re.compile(r"lines were dropped .*lines=(\d+)")
+REPORT = re.compile(r"log lines were dropped .*lines=(\d+)")
 TALKS = f"""
 for number in range({LINES}):
     logging.warning("%d {LINE}", number)
@@ -120,7 +120,7 @@ def log(handler: NeverBlockingHandler, text: str) -> None:
     handler.handle(logging.LogRecord("x", logging.WARNING, "", 0, text, None, None))
 
 
-def test_lines_that_were_dropped_are_told_of_once_the_log_is_read(
+def test_dropped_lines_are_reported_once_the_log_is_read(
     pipe: tuple[int, NeverBlockingHandler],
 ) -> None:
     reading, handler = pipe

@@ -267,7 +267,7 @@ def test_children_import_nothing_from_the_working_directory(tmp_path: Path, kind
     assert not list(tmp_path.rglob("imported"))
 
 
-def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) -> None:
+def test_sigterm_stops_control_then_workers_then_exits_zero(node: Node) -> None:
     node.start()
     control_holds, worker_holds = node.mark("control.stubborn"), node.mark("worker-0.stubborn")
     node.signal(signal.SIGHUP)
@@ -352,7 +352,7 @@ def test_frozen_child_is_killed_and_replaced_alone(node: Node, name: str) -> Non
     assert len(node.all_pids()) == 3
 
 
-def test_worker_that_is_at_work_is_not_asked_whether_it_lives(node: Node) -> None:
+def test_busy_worker_is_not_pinged(node: Node) -> None:
     reading = node.mark("worker-0.reading")
     node.start()
     silent = node.mark("worker-0.silent")
@@ -367,7 +367,7 @@ def test_worker_that_is_at_work_is_not_asked_whether_it_lives(node: Node) -> Non
     assert "frozen" not in node.log
 
 
-def test_control_is_asked_whatever_it_reads(node: Node) -> None:
+def test_control_is_pinged_even_if_it_reads(node: Node) -> None:
     """Its threads read, too: that does not tell of its event loop."""
     node.mark("control.reading")
     node.start()
@@ -376,7 +376,7 @@ def test_control_is_asked_whatever_it_reads(node: Node) -> None:
     eventually(lambda: len(node.pids("control")) == 2, "a new child in its place")
 
 
-def test_what_a_worker_has_read_counts_from_the_look_before(tmp_path: Path) -> None:
+def test_reads_of_a_worker_count_from_the_previous_check(tmp_path: Path) -> None:
     told = tmp_path / "io"
     told.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
     child = Child("worker", 0, io_fd=os.open(told, os.O_RDONLY), last_beat_s=10.0, checked_s=10.0, reads=7)
@@ -395,14 +395,14 @@ def test_what_a_worker_has_read_counts_from_the_look_before(tmp_path: Path) -> N
     assert child.last_beat_s == 10.5
 
 
-def test_a_worker_of_which_the_kernel_does_not_tell_is_asked(tmp_path: Path) -> None:
+def test_worker_without_read_count_is_pinged(tmp_path: Path) -> None:
     child = Child("worker", 0, io_fd=os.open(tmp_path, os.O_RDONLY), last_beat_s=10.0)
     child.check_reads(11.0)  # a folder cannot be read
     assert (child.io_fd, child.last_beat_s) == (-1, 10.0)
     child.check_reads(12.0)
 
 
-def test_a_child_has_its_time_to_answer_however_late_it_is_asked(
+def test_late_ping_does_not_shorten_the_time_to_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a review: where the supervisor was late, a child was killed right after the question."""
@@ -485,7 +485,7 @@ def test_no_connection_is_refused_while_a_worker_restarts(node: Node) -> None:
     assert len(node.pids("control")) == 1
 
 
-def test_killed_supervisor_takes_its_children_with_it_and_can_be_started_again(node: Node) -> None:
+def test_killed_supervisor_ends_its_children_and_can_restart(node: Node) -> None:
     node.start()
     children = node.all_pids()
     node.signal(signal.SIGKILL)
@@ -503,7 +503,7 @@ def test_orphans_are_reaped(node: Node) -> None:
     eventually(lambda: not Path(f"/proc/{orphan}").exists(), "the orphan was waited for")
 
 
-def test_systemd_is_told_when_all_children_are_up(node: Node) -> None:
+def test_systemd_is_notified_when_all_children_are_up(node: Node) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(node.folder / "notify"))
         notify.settimeout(LIMIT_S)
@@ -522,7 +522,7 @@ def test_witness_has_no_workers(tmp_path: Path, node: Node) -> None:
     assert {each.split()[0] for each in node.events} == {"control"}
 
 
-def test_backoff_doubles_to_its_limit_and_is_forgotten_after_a_steady_life() -> None:
+def test_backoff_doubles_to_its_limit_and_resets_when_steady() -> None:
     child = Child("worker", 0)
     waits = [child.record_end(0.5) for _ in range(9)]
     assert waits[:4] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S, 8 * BACKOFF_FIRST_S]
@@ -575,16 +575,17 @@ def test_port_of_an_outgoing_connection_is_explained(tmp_path: Path, monkeypatch
         monkeypatch.setattr(sockets, "read_ephemeral_ports", lambda: None)
         elsewhere = refusal(settings)
     assert "stop the process" not in said
-    assert f"; another socket has this port: `ss -tanp 'sport = :{port}'` shows which; end its" in said
+    assert f"; find the other socket with `ss -tanp 'sport = :{port}'` and end its process" in said
     assert said.endswith(
-        f"if it is an outgoing connection, the port is in the ephemeral range {port - 1}-{port + 1}: "
-        f"reserve it (sysctl -w net.ipv4.ip_local_reserved_ports={port})"
+        "if the other socket is an outgoing connection, reserve the port, which is in the ephemeral range "
+        f"{port - 1}-{port + 1} (sysctl -w net.ipv4.ip_local_reserved_ports={port})"
     )
     assert elsewhere.endswith("or configure another port"), "where the system does not say its range"
 
 
 @pytest.mark.parametrize(
-    ("port", "said"), [(1023, "ports below 1024 need a privilege"), (9100, "the system forbids it (SELinux")]
+    ("port", "said"),
+    [(1023, "configure a port above 1023"), (9100, "allow this port in the policy of SELinux")],
 )
 def test_forbidden_port_is_explained_by_its_number(port: int, said: str) -> None:
     assert said in sockets._advice(PermissionError(errno.EACCES, "Permission denied"), port)
@@ -601,7 +602,7 @@ def test_full_disk_is_no_reason_to_remove_the_control_socket(
 
     monkeypatch.setattr(Path, "chmod", fail)
     said = refusal(settings)
-    assert said.endswith("(No space left on device); check owner, mode and free space of its directory")
+    assert said.endswith("(no space left on device); check owner, mode and free space of its directory")
 
 
 def test_address_of_another_machine_is_refused(tmp_path: Path) -> None:
@@ -645,7 +646,7 @@ def with_limits(settings: Settings, workers: int = 1, **limits: int) -> Settings
 def test_more_connections_than_open_files_are_refused(tmp_path: Path) -> None:
     room = sockets.connection_capacity(settings := make_settings(tmp_path), settings.members["p1"])
     said = refusal(with_limits(settings, max_connections=room + 1))
-    assert said.startswith(f"limits.max_connections: {room + 1} for each worker of p1, and ")
+    assert said.startswith(f"limits.max_connections: each worker of p1 needs {room + 1} connections, but ")
     fitting = with_limits(settings, workers=2, max_connections=2 * room)
     fitting.members["p1"].private_dir.mkdir(parents=True)
     sockets.open_all(fitting, fitting.members["p1"]).close()
@@ -682,7 +683,7 @@ def test_data_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         data_dir.acquire(member)
 
 
-def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
+def test_second_supervisor_is_refused_and_names_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_dir, "LOCK_WAIT_S", 0.1)
@@ -696,7 +697,7 @@ def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
     first.close()
 
 
-def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node: Node) -> None:
+def test_incarnation_grows_although_the_clock_was_set_back(node: Node) -> None:
     """An hour: a member of a fleet whose clock was wrong, and has been put right."""
     ahead = (time.time_ns() // 1_000_000) + 3_600_000
     (node.settings.members["p1"].data_dir).mkdir(parents=True, exist_ok=True)

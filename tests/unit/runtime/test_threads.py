@@ -48,7 +48,7 @@ def test_work_that_ends_is_started_again(end: BaseException | None, caplog: pyte
     assert (work.starts, work.thread.restarts) == (2, 1)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert "'work' has ended" in record.getMessage()
+    assert "thread=work" in record.getMessage()
 
 
 def test_waits_double_from_failure_to_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +60,7 @@ def test_waits_double_from_failure_to_failure(caplog: pytest.LogCaptureFixture) 
     assert waits_s == [SOON_S, 2 * SOON_S, 4 * SOON_S, 8 * SOON_S]
 
 
-def test_work_is_done_once_more_where_it_is_stopped_between_restarts(
+def test_work_stopped_between_restarts_runs_once_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     work = Work(ValueError("x"), backoff_first_s=100 * LIMIT_S)

@@ -53,7 +53,7 @@ def test_ticks_are_apart_by_their_time_and_a_tenth_at_most(step: int) -> None:
 
 
 @pytest.mark.usefixtures("timers")
-async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
+async def test_callbacks_started_at_other_times_wake_up_together() -> None:
     woken: list[float] = []
     regular = []
     for _ in range(3):
@@ -68,7 +68,7 @@ async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
 
 
 @pytest.mark.usefixtures("timers")
-async def test_it_goes_on_until_it_is_stopped() -> None:
+async def test_callback_repeats_until_stopped() -> None:
     woken: list[float] = []
     regular = PeriodicCallback(0.01, lambda: woken.append(time.monotonic()))
     await eventually(lambda: len(woken) >= 5, "five times")
@@ -80,7 +80,7 @@ async def test_it_goes_on_until_it_is_stopped() -> None:
 
 
 @pytest.mark.usefixtures("timers")
-async def test_what_fails_is_told_and_not_tried_again() -> None:
+async def test_failed_callback_is_reported_and_not_repeated() -> None:
     tried = 0
 
     def fail() -> None:

@@ -15,7 +15,7 @@ from fleet.runtime import timerfd
 LIMIT_S = 10.0
 
 
-def test_it_can_be_read_at_first_and_then_regularly() -> None:
+def test_timer_is_readable_at_first_and_then_regularly() -> None:
     began_s = time.monotonic()
     timer = timerfd.create(0.05, first_s=0.2)
     try:
@@ -28,7 +28,7 @@ def test_it_can_be_read_at_first_and_then_regularly() -> None:
         os.close(timer)
 
 
-def test_what_has_passed_is_told_once_and_nobody_waits_for_it() -> None:
+def test_expiration_is_reported_once_without_blocking() -> None:
     timer = timerfd.create(interval_s=600.0, first_s=0.001)
     try:
         assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
@@ -53,7 +53,7 @@ def test_a_child_process_does_not_have_it() -> None:
     os.close(timer)
 
 
-def test_too_many_open_files_are_told() -> None:
+def test_too_many_open_files_raise() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -64,7 +64,7 @@ def test_too_many_open_files_are_told() -> None:
     assert raised.value.errno == errno.EMFILE
 
 
-def test_a_time_that_is_none_is_told_and_nothing_stays_open() -> None:
+def test_invalid_time_raises_and_leaves_nothing_open() -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="timerfd_settime") as raised:
         timerfd.create(-1.0, 1.0)
@@ -74,5 +74,5 @@ def test_a_time_that_is_none_is_told_and_nothing_stays_open() -> None:
 
 def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timerfd, "_LIBC", object())
-    with pytest.raises(OSError, match="not on this system"):
+    with pytest.raises(OSError, match="not available on this system"):
         timerfd.create(1.0, 1.0)

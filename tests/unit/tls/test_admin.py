@@ -152,7 +152,7 @@ def test_a_token_file_of_the_environment_is_for_its_owner_alone(tmp_path: Path) 
         access_to(None, {"FLEET_TOKEN_FILE": str(tmp_path / "mine")})
 
 
-def test_what_is_shown_of_access_and_settings_has_no_token_in_it(tmp_path: Path) -> None:
+def test_shown_access_and_settings_contain_no_token(tmp_path: Path) -> None:
     settings = secured(tmp_path)
     access = access_to(settings, {})
     assert access.token == READ
@@ -208,7 +208,7 @@ def test_authority_that_commands_cannot_use_is_explained(tmp_path: Path) -> None
         access_to(settings, {})
 
 
-async def test_who_speaks_something_else_is_told_apart(member: Member) -> None:
+async def test_peer_without_tls_is_recognized(member: Member) -> None:
     access = access_to(member.settings, {})
     answers = await client.ask_all({"p1": f"http://127.0.0.1:{member.port}"}, access=access)
     assert "cannot be asked" in str(answers["p1"])
@@ -234,7 +234,7 @@ async def shown_certificate(member: Member) -> bytes:
     return shown
 
 
-async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
+async def test_new_certificate_is_used_without_losing_connections(
     member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = member.folder / "certs"
@@ -269,7 +269,7 @@ async def test_tls_1_2_is_the_least(member: Member) -> None:
     writer.close()
 
 
-async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
+async def test_missing_certificate_fails_handshakes_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As in a control process that is started again after the file has been removed; the member goes on."""
@@ -292,7 +292,7 @@ async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
     await runner.cleanup()
 
 
-async def test_the_system_is_believed_where_no_configuration_says_otherwise(
+async def test_system_authorities_are_trusted_by_default(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(member.folder / "certs" / "ca.pem"))

@@ -124,7 +124,7 @@ def mistakes(check: Callable[[], object]) -> list[str]:
 
 
 class TestMaking:
-    def test_a_member_gets_a_certificate_for_both_sides_that_names_it(self, folder: Path) -> None:
+    def test_member_certificate_names_it_and_serves_both_sides(self, folder: Path) -> None:
         certificate = read(folder / "p2.crt")
         extensions = certificate.extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -193,7 +193,7 @@ class TestMaking:
         issuing.renew("demo", ["p1"], folder, 2 * issuing.CA_DAYS, NOW)
         assert checking.file_expiry(folder / "p1.crt") == checking.file_expiry(folder / "ca.pem")
 
-    def test_what_keeps_from_renewing(self, folder: Path, tmp_path: Path) -> None:
+    def test_renewal_without_a_valid_authority_fails(self, folder: Path, tmp_path: Path) -> None:
         later = NOW + timedelta(days=issuing.CA_DAYS + 1)
         with pytest.raises(CertificateError, match=r"ca\.pem: has expired"):
             issuing.renew("demo", MEMBERS, folder, 30, later)
@@ -237,7 +237,7 @@ class TestChecking:
             "copy certificate and key from the same place"
         ]
 
-    def test_what_is_wrong_is_wrong_without_a_member_too(self, settings: Settings, folder: Path) -> None:
+    def test_mistakes_are_reported_without_a_member(self, settings: Settings, folder: Path) -> None:
         (folder / "ca.pem").write_text("no certificate")
         (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"peer_tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
@@ -315,7 +315,7 @@ class TestChecking:
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "ca-key.pem"])
-def test_renewal_names_the_one_file_of_the_authority_that_is_wrong(folder: Path, name: str) -> None:
+def test_renewal_names_the_wrong_file_of_the_authority(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"")
     with pytest.raises(CertificateError) as caught:
         issuing.renew("demo", ["p1"], folder, 30, NOW)
@@ -358,7 +358,7 @@ class TestListeners:
         file.write_text(yaml.safe_dump(document, sort_keys=False))
         return file
 
-    def test_those_of_one_member_are_enough_for_it(self, settings: Settings) -> None:
+    def test_files_of_one_member_are_enough_for_it(self, settings: Settings) -> None:
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2", "p3")
         found = mistakes(lambda: checking.check_member(settings, "p2"))
@@ -372,7 +372,7 @@ class TestListeners:
         assert "listener_tls.external.key: " in found
         assert "is not the key of" in found
 
-    def test_one_that_has_expired(self, settings: Settings, authority: Authority) -> None:
+    def test_expired_certificate_is_reported(self, settings: Settings, authority: Authority) -> None:
         authority.issue("p1-external", until=NOW - timedelta(hours=1))
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "UTC; renew the certificate" in found
@@ -413,7 +413,7 @@ class TestListeners:
         assert report in found
 
     @pytest.mark.parametrize("name", ["p1-external.crt", "p1-external.key", "ca.pem"])
-    def test_byte_order_mark_that_openssl_refuses_is_reported_in_its_field(
+    def test_byte_order_mark_is_reported_in_its_field(
         self, settings: Settings, tmp_path: Path, name: str, old_openssl: None
     ) -> None:
         file = tmp_path / "tls" / name
@@ -465,7 +465,7 @@ class TestAdmin:
             checking.check_member(settings, proxy_id)
         assert checking.check_present(settings) == ()
 
-    def test_those_of_one_member_are_enough_for_it(self, settings: Settings, folder: Path) -> None:
+    def test_files_of_one_member_are_enough_for_it(self, settings: Settings, folder: Path) -> None:
         for name in ("p2.key", "ca.pem"):
             (folder / name).unlink()
         checking.check_member(settings, "p1")
@@ -492,7 +492,7 @@ class TestAdmin:
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     @pytest.mark.parametrize("days", [-40, 40])
-    def test_one_that_is_not_valid_now(
+    def test_certificate_outside_its_validity_is_reported(
         self, folder: Path, settings: Settings, days: int, authority_is_here: bool
     ) -> None:
         issuing.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), issuing.member_hosts(settings))
@@ -503,7 +503,9 @@ class TestAdmin:
         assert "UTC; renew the certificate" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
-    def test_one_of_another_host(self, settings: Settings, folder: Path, authority_is_here: bool) -> None:
+    def test_certificate_of_another_host_is_reported(
+        self, settings: Settings, folder: Path, authority_is_here: bool
+    ) -> None:
         issuing.renew("demo", ["p1"], folder, 30, NOW)
         if not authority_is_here:
             (folder / "ca.pem").unlink()
@@ -511,7 +513,9 @@ class TestAdmin:
         assert "commands would refuse it: its certificate is refused: " in found
         assert "certificate is not valid for '127.0.0.1'" in found
 
-    def test_one_of_another_authority(self, settings: Settings, folder: Path, tmp_path: Path) -> None:
+    def test_certificate_of_another_authority_is_reported(
+        self, settings: Settings, folder: Path, tmp_path: Path
+    ) -> None:
         issuing.make("demo", ["p1"], tmp_path / "other", 30, NOW, issuing.member_hosts(settings))
         for name in ("p1.crt", "p1.key"):
             (tmp_path / "other" / name).replace(folder / name)
@@ -540,7 +544,7 @@ class TestAdmin:
             "unset this variable"
         )
 
-    def test_a_wildcard_wants_no_name_in_particular(self, tmp_path: Path) -> None:
+    def test_wildcard_address_requires_no_particular_name(self, tmp_path: Path) -> None:
         document = tree(1)
         document["members"]["p1"]["admin"] = "0.0.0.0:7201"
         settings = self.made(tmp_path, document, open_to_read=True)
@@ -566,7 +570,7 @@ class TestUpstream:
         assert checking.check_upstream(settings, must_be_there=True) == ()
         assert checking.check_upstream(settings, must_be_there=False) == ()
 
-    def test_what_is_not_here_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
+    def test_missing_file_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
         for name in ("ca.pem", "own.pem", "password"):
             (tmp_path / name).unlink()
         names = [str(tmp_path / name) for name in ("ca.pem", "own.pem", "own.pem", "password")]

@@ -102,7 +102,7 @@ class TestLinks:
 
         assert members[0].frames == [("p3", Kind.RAFT, payload) for payload in payloads]
 
-    async def test_what_was_written_before_a_stop_arrives(self, network: Network, folder: Path) -> None:
+    async def test_data_written_before_a_stop_arrives(self, network: Network, folder: Path) -> None:
         one, two = await linked(network, folder)
         two.links.send("p1", Kind.RAFT, bytes(3_000_000))
         two.links.send("p1", Kind.RAFT, b"the last word")
@@ -278,7 +278,7 @@ class TestRefusals:
         assert received == b"" or (kind in ("a HELLO", "a pickle") and received[:1] == b"\x15")
         assert (taken, one.told) == ([], [])
 
-    async def test_who_connects_and_says_nothing_is_in_nobody_s_way(
+    async def test_silent_connection_blocks_no_other_connection(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"), hello_timeout_s=1.0)

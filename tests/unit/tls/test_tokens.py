@@ -48,7 +48,7 @@ PLACES = TokenSettings(
         ("Bearer caf\u00e9 \udcff", "wrong_token", "wrong_token"),
     ],
 )
-def test_who_may_do_what(authorization: str | None, to_read: str | None, to_write: str | None) -> None:
+def test_token_allows_its_role(authorization: str | None, to_read: str | None, to_write: str | None) -> None:
     both = Tokens(READ, WRITE)
     assert both.refusal(authorization, writes=False) == to_read
     assert both.refusal(authorization, writes=True) == to_write
@@ -74,7 +74,7 @@ def test_who_may_do_what(authorization: str | None, to_read: str | None, to_writ
         ({"READ": ""}, "fleet.yaml:3: admin.tokens.read: $READ: is not set or empty"),
     ],
 )
-def test_what_is_no_token(environ: dict[str, str], expected: str) -> None:
+def test_invalid_token_is_reported(environ: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_tokens(PLACES, "fleet.yaml", ENVIRON | environ)
     said = str(caught.value)
@@ -83,7 +83,7 @@ def test_what_is_no_token(environ: dict[str, str], expected: str) -> None:
     assert not any(value in said for value in (*environ.values(), READ, WRITE) if value)
 
 
-def test_both_mistakes_are_told() -> None:
+def test_both_mistakes_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         read_tokens(PLACES, "fleet.yaml", {"READ": "short"})
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
@@ -122,7 +122,7 @@ def test_without_tokens_nobody_is_let_in_until_there_are_some(
     assert gate.refusal(f"Bearer {READ}", False, "::1") is None
 
 
-def test_refusals_are_counted_and_logged_once_a_minute_for_each_source(
+def test_refusals_are_counted_and_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
@@ -198,9 +198,7 @@ class TestChecking:
         assert said in str(caught.value)
 
     @pytest.mark.parametrize("must_be_there", [True, False])
-    def test_one_that_others_may_read_is_refused_and_not_shown(
-        self, tmp_path: Path, must_be_there: bool
-    ) -> None:
+    def test_token_file_readable_by_others_is_refused(self, tmp_path: Path, must_be_there: bool) -> None:
         settings = self.in_files(tmp_path)
         (tmp_path / "READ").chmod(0o644)
         with pytest.raises(ConfigError) as caught:
