@@ -415,7 +415,7 @@ def test_late_ping_does_not_shorten_the_time_to_answer(
     killed: list[Child] = []
     monkeypatch.setattr(supervisor, "_signal", lambda each, _: killed.append(each))
     for now_s in (10.5, 11.95, 12.9):
-        supervisor._ask_silent(now_s)
+        supervisor._ping_silent(now_s)
         supervisor._kill_frozen(now_s)
         assert not killed
     assert os.read(reading, 10) == b"?"
