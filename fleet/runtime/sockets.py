@@ -126,7 +126,7 @@ def max_probe_connections(settings: Settings, member: MemberSettings) -> int:
 
 
 def connection_capacity(settings: Settings, member: MemberSettings) -> int:
-    """How many clients one worker can serve, with two open files each, in addition to its other open files."""
+    """How many clients one worker can serve, with two open files each, next to its other open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize

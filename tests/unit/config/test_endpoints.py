@@ -1,4 +1,4 @@
-"""Where clients enter a fleet, and whose address is whose."""
+"""Bootstrap addresses of a fleet, and the owner of each advertised address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.config.test_file import parse, tree
 
 
 def two_ways() -> Settings:
-    """Three members with two listeners; the first one advertises another address than it binds."""
+    """Three members with two listeners; the first one advertises an address that it does not bind."""
     data = tree()
     for number, member in enumerate(data["members"].values(), 1):
         member["listeners"]["inside"] = {

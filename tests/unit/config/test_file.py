@@ -1,4 +1,4 @@
-"""fleet/config: what is accepted, how each mistake is told, and that the document describes every field."""
+"""fleet/config: accepted files, the report of each mistake, and the documentation of every field."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tree(members: int = 3) -> dict[str, Any]:
 
 
 def changed(path: str, value: Any, members: int = 3) -> dict[str, Any]:
-    """The valid tree with one field set, or removed where the value is ``...``."""
+    """The valid tree with one field set, or removed if the value is ``...``."""
     data = copy.deepcopy(tree(members))
     *outer, last = path.split(".")
     node = data
@@ -122,7 +122,7 @@ def test_the_example_is_right_and_survives_one_voter() -> None:
 
 
 def test_longest_data_dir_of_the_previous_release_is_taken() -> None:
-    """0.2.0 had the socket in ``data_dir`` itself, and took a path of 100 bytes."""
+    """0.2.0 had the socket in ``data_dir`` itself, and accepted a path of 100 bytes."""
     longest = "d" * (100 - len("/fleet/") - len("/control.sock"))
     document = tree(5)
     document["members"]["p1"]["data_dir"] = longest
@@ -231,7 +231,7 @@ def test_values_come_from_the_environment() -> None:
         ("${ZONE:-}", {"ZONE": "a"}, "a"),
         ("${ZONE:-}", {"ZONE": ""}, None),
         ("${ZONE:-}", {}, None),
-        ('"${ZONE:-unknown}"', {"ZONE": "1"}, "1"),  # without quotes a number, which is no rack
+        ('"${ZONE:-unknown}"', {"ZONE": "1"}, "1"),  # without quotes it would be a number, not a rack
         ('"${ZONE:-unknown}"', {"ZONE": ""}, "unknown"),
     ],
 )
@@ -267,8 +267,8 @@ def test_peer_certificates_default_to_folder_of_the_file() -> None:
         assert found.files("p2") == PeerTlsFiles(
             Path("/fleet/certs/ca.pem"), Path("/fleet/certs/p2.crt"), Path("/fleet/certs/p2.key")
         )
-    said = {"ca": "/etc/ca.pem", "certificate": "../{proxy_id}/${WHO}.pem", "key": "own.key"}
-    found = parse(changed("peer_tls", said), environ={"WHO": "me"}).peer_tls
+    output = {"ca": "/etc/ca.pem", "certificate": "../{proxy_id}/${WHO}.pem", "key": "own.key"}
+    found = parse(changed("peer_tls", output), environ={"WHO": "me"}).peer_tls
     assert found is not None
     assert found.files("p1") == PeerTlsFiles(Path("/etc/ca.pem"), Path("/p1/me.pem"), Path("/fleet/own.key"))
 
@@ -314,8 +314,8 @@ ASKING = {**PAIR, "client_ca": "ca.pem", "client_certificates": "required"}
 def test_listener_tls_mistake_is_reported(name: str, section: object, expected: list[str]) -> None:
     found = mistakes(yaml.safe_dump(changed("listener_tls", {name: section})))
     assert len(found) == len(expected), found
-    for line, said in zip(found, expected, strict=True):
-        assert said in line
+    for line, output in zip(found, expected, strict=True):
+        assert output in line
 
 
 def by_name(**changes: object) -> dict[str, Any]:
@@ -393,8 +393,8 @@ def test_admin_certificates_default_to_those_of_links() -> None:
             Path("/fleet/certs/p2.crt"),
             Path("/fleet/certs/p2.key"),
         )
-    said = {"ca": None, "certificate": "/etc/{proxy_id}.pem", "key": "own.key"}
-    found = parse(changed("admin.tls", said)).admin.tls
+    output = {"ca": None, "certificate": "/etc/{proxy_id}.pem", "key": "own.key"}
+    found = parse(changed("admin.tls", output)).admin.tls
     assert found is not None
     own = found.for_member("p1")
     assert (own.ca, own.certificate, own.key) == (None, Path("/etc/p1.pem"), Path("/fleet/own.key"))
@@ -411,13 +411,13 @@ def test_the_file_says_where_tokens_are() -> None:
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "p1.example"])
 def test_remote_admin_address_requires_tokens_or_open_to_read(host: str, tls: bool) -> None:
-    """Whoever may read is told where the brokers are."""
+    """Readers of an admin address see the addresses of the brokers."""
     data = changed("members.p1.admin", f"{host}:7201")
     data["admin"] = {"tls": {}} if tls else {}
-    said = only_mistake(data)
+    output = only_mistake(data)
     where = f"admin.tokens: members.p1.admin ({host}:7201) is not loopback, so "
-    assert f"{where}anyone who can reach it could read where the brokers are; " in said
-    assert "`open_to_read: true`" in said
+    assert f"{where}anyone who can reach it could read where the brokers are; " in output
+    assert "`open_to_read: true`" in output
     data["admin"]["open_to_read"] = True
     assert parse(data).admin.open_to_read
 
@@ -427,10 +427,10 @@ def test_tokens_do_not_pass_a_network_in_the_clear(host: str) -> None:
     data = changed("admin.tokens", TOKENS)
     for member_id in ("p1", "p2"):
         data["members"][member_id]["admin"] = f"{host}:730{member_id[1]}"
-    said = only_mistake(data)
+    output = only_mistake(data)
     assert (
         f"admin.tokens: members.p1.admin ({host}:7301) is not loopback, so tokens would cross the network"
-        in said
+        in output
     )
     data["admin"]["tls"] = {}
     assert advice(parse(data)) == ()
@@ -445,14 +445,14 @@ def test_tokens_do_not_pass_a_network_in_the_clear(host: str) -> None:
     ],
 )
 def test_a_token_in_the_file_is_not_shown(tokens: Any) -> None:
-    said = mistakes(changed("admin.tokens", tokens))
-    assert all(re.match(r"fleet\.yaml:\d+: admin\.tokens", each) for each in said)
-    assert "hidden" not in " ".join(said)
+    output = mistakes(changed("admin.tokens", tokens))
+    assert all(re.match(r"fleet\.yaml:\d+: admin\.tokens", each) for each in output)
+    assert "hidden" not in " ".join(output)
 
 
 def test_the_way_to_the_brokers_is_plaintext_unless_it_says_more() -> None:
     assert parse(tree()).upstream == UpstreamSettings()
-    # A section without a value is a section: nobody means to have no TLS by it.
+    # A section without a value turns TLS on.
     for empty in EMPTY:
         tls = parse(changed("upstream.tls", empty)).upstream.tls
         assert tls is not None
@@ -709,11 +709,11 @@ def test_merge_keys_and_anchors_share_settings() -> None:
     ],
 )
 def test_one_mistake_is_reported_once(path: str, value: Any, expected: str) -> None:
-    told = only_mistake(changed(path, value))
-    assert expected in told
-    assert "hidden" not in told
-    assert re.match(r"fleet\.yaml:\d+: ", told), told
-    assert "; " in told.partition(expected[:8])[2], "no fix"
+    mistake = only_mistake(changed(path, value))
+    assert expected in mistake
+    assert "hidden" not in mistake
+    assert re.match(r"fleet\.yaml:\d+: ", mistake), mistake
+    assert "; " in mistake.partition(expected[:8])[2], "no fix"
 
 
 def test_a_port_of_another_host_is_no_collision() -> None:
@@ -736,16 +736,18 @@ def test_sparse_ids_leave_the_ports_between_them_free() -> None:
 def test_listener_names_are_equal_everywhere() -> None:
     data = tree()
     data["members"]["p3"]["listeners"] = {"internal": data["members"]["p3"]["listeners"]["external"]}
-    told = only_mistake(data)
-    assert "members.p3.listeners: must be the same on all members, but p1 and this member differ in" in told
-    assert "external, internal" in told
+    mistake = only_mistake(data)
+    assert (
+        "members.p3.listeners: must be the same on all members, but p1 and this member differ in" in mistake
+    )
+    assert "external, internal" in mistake
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{order.low}-{order.high}")
 def test_periods_out_of_order_are_refused(order: Any) -> None:
     low = getattr(Timing(), order.high) / order.factor * (1.0 if order.strict else 1.01)
-    told = mistakes(changed("timing", {order.low: low}))
-    assert any(order.rule in line and f"lower {order.low}" in line for line in told), told
+    mistake = mistakes(changed("timing", {order.low: low}))
+    assert any(order.rule in line and f"lower {order.low}" in line for line in mistake), mistake
 
 
 def test_equal_periods_are_allowed_where_the_rule_is_not_strict() -> None:
@@ -788,7 +790,7 @@ def test_a_witness_must_vote_and_cannot_be_alone() -> None:
 
 
 def test_all_mistakes_are_reported_together_with_their_lines() -> None:
-    told = mistakes(
+    mistake = mistakes(
         "fleet: demo\n"
         "bootstrap_servers: [k1]\n"
         "identities: {first_id: 1, count: 4}\n"
@@ -803,7 +805,7 @@ def test_all_mistakes_are_reported_together_with_their_lines() -> None:
         "  p2: {admin: 127.0.0.1:7102}\n"
         "typo: 1\n"
     )
-    assert [line.split(": ")[:2] for line in told] == [
+    assert [line.split(": ")[:2] for line in mistake] == [
         ["fleet.yaml:2", "bootstrap_servers.0"],
         ["fleet.yaml:7", "members.p1.peer"],
         ["fleet.yaml:8", "members.p1.admin"],
@@ -815,7 +817,9 @@ def test_all_mistakes_are_reported_together_with_their_lines() -> None:
         ["fleet.yaml:12", "members.p2.peer"],
         ["fleet.yaml:13", "typo"],
     ]
-    assert told[1] == "fleet.yaml:7: members.p1.peer: is already set on line 6; remove one of the two lines"
+    assert (
+        mistake[1] == "fleet.yaml:7: members.p1.peer: is already set on line 6; remove one of the two lines"
+    )
 
 
 @pytest.mark.parametrize(
@@ -855,9 +859,9 @@ DEPTH = 5_000
     ids=["open", "lists", "maps", "dashes", "keys", "indentation", "little", "alias"],
 )
 def test_deep_nesting_is_a_mistake(text: str) -> None:
-    (told,) = mistakes(f"fleet: demo\n{text}\n") if text.startswith("a:") else mistakes(text)
+    (mistake,) = mistakes(f"fleet: demo\n{text}\n") if text.startswith("a:") else mistakes(text)
     assert re.match(
-        r"fleet\.yaml:\d+: nested more than 50 levels deep, or an alias inside itself; close", told
+        r"fleet\.yaml:\d+: nested more than 50 levels deep, or an alias inside itself; close", mistake
     )
 
 
@@ -891,10 +895,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_tolerance_is_described_by_fleet_size() -> None:
-    said = " / ".join(describe_tolerance(parse(tree(3))))
-    assert "3 voters: ownership is committed while 2 of them are alive" in said
-    assert "any 1 voter may die" in said
-    assert "the data plane tolerates the death of 2" in said
+    output = " / ".join(describe_tolerance(parse(tree(3))))
+    assert "3 voters: ownership is committed while 2 of them are alive" in output
+    assert "any 1 voter may die" in output
+    assert "the data plane tolerates the death of 2" in output
     assert "one proxy: if it dies" in " ".join(describe_tolerance(parse(tree(1))))
     two = parse(tree(2))
     assert "if one voter dies, commits stop" in " ".join(describe_tolerance(two))
@@ -923,17 +927,17 @@ def test_headers_of_traces_that_the_network_reads_are_not_meant() -> None:
         (*TRACING.values(), False),
     ):
         section = {"endpoint": endpoint, "headers": {"Authorization": {"env": "A"}}}
-        said = advice(parse(changed("tracing", section)))
-        assert any("unencrypted to a.test:4318" in each for each in said) == exposed
+        output = advice(parse(changed("tracing", section)))
+        assert any("unencrypted to a.test:4318" in each for each in output) == exposed
 
 
 def test_advice_names_probably_unintended_settings() -> None:
     data = changed("members.p1.admin", "0.0.0.0:7201")
     data["admin"] = {"open_to_read": True}
     data["members"]["p2"]["rack"] = "a"
-    said = " ".join(advice(parse(data)))
-    assert "members.p1.admin: 0.0.0.0:7201 is not loopback and has no tokens" in said
-    assert "some members have no rack: p1, p3" in said
+    output = " ".join(advice(parse(data)))
+    assert "members.p1.admin: 0.0.0.0:7201 is not loopback and has no tokens" in output
+    assert "some members have no rack: p1, p3" in output
     data = changed("upstream.sasl", {**SASL, "mechanism": "PLAIN"})
     assert "PLAIN without TLS sends the password unencrypted to k1:9092" in " ".join(advice(parse(data)))
     data["upstream"]["tls"] = {}

@@ -1,4 +1,4 @@
-"""fleet/config/secrets.py: where a secret may be, and that nothing which is wrong with it says what it is."""
+"""fleet/config/secrets.py: the places of secrets, and errors that do not contain the secret."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_a_variable_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601])
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    said = mistake(in_file(tmp_path, HIDDEN.encode(), mode))
+    error_text = mistake(in_file(tmp_path, HIDDEN.encode(), mode))
     file = tmp_path / "password"
     where = f"fleet.yaml:7: sasl.password: {file}"
-    assert said == f"{where}: must be readable only by its owner; run `chmod 600 {file}`"
+    assert error_text == f"{where}: must be readable only by its owner; run `chmod 600 {file}`"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -84,15 +84,15 @@ def test_missing_secret_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path}/none: cannot be read (no such file or directory)" in mistake(missing)
     folder = Secret(tmp_path, None, ("sasl", "password"), 7)
     assert "cannot be read (is a directory); name the file in it" in mistake(folder)
-    said = "fleet.yaml:7: sasl.password: $PASSWORD: is not set or empty; set the variable PASSWORD"
-    assert mistake(in_variable()) == said
-    assert mistake(in_variable(), {"PASSWORD": ""}) == said
+    error_text = "fleet.yaml:7: sasl.password: $PASSWORD: is not set or empty; set the variable PASSWORD"
+    assert mistake(in_variable()) == error_text
+    assert mistake(in_variable(), {"PASSWORD": ""}) == error_text
     marked = mistake(in_variable(), {"PASSWORD": f"\ufeff{HIDDEN}"})
     assert marked.endswith("$PASSWORD: begins with a byte-order mark; remove this character")
 
 
 def test_secret_is_available_where_it_can_be_opened(tmp_path: Path) -> None:
-    assert in_file(tmp_path, b"").is_available(), "what is wrong with it is another question"
+    assert in_file(tmp_path, b"").is_available(), "only read() checks the content"
     assert not Secret(tmp_path / "none", None, ("sasl", "password"), 7).is_available()
     assert in_variable().is_available({"PASSWORD": ""})
     assert not in_variable().is_available({})

@@ -28,7 +28,7 @@ def test_the_installed_library_is_the_one() -> None:
 
 
 def test_the_library_replaces_nothing_of_python() -> None:
-    """Found: a test failed that asked psutil for connections, in a process that had loaded the library."""
+    """Found: psutil could not list connections in a process that had loaded the library."""
     assert socket.inet_ntop(socket.AF_INET, bytes((127, 0, 0, 1))) == "127.0.0.1"
     address = "socket.inet_ntop(socket.AF_INET, bytes(4))"
     program = f"import socket; import fleet.raft_state; print({address})"
@@ -81,7 +81,7 @@ def test_hooks_are_removed_after_failed_construction(tmp_path: Path, monkeypatch
 
 def test_opening_and_closing_keeps_no_descriptor(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    gc.collect()  # what other tests have left open
+    gc.collect()  # close what other tests have left open
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         opened(tmp_path).close()

@@ -90,7 +90,7 @@ def test_a_tail_cut_at_any_byte_is_trimmed(path: Path, caplog: pytest.LogCapture
         path.write_bytes(whole[:length])
         caplog.clear()
         assert opened(path).last_index == 2, length
-        # Nothing is said where the file happens to end between two frames.
+        # No log line if the file happens to end between two frames.
         assert ("trimmed" in caplog.text) == (length > before_bytes)
 
     path.write_bytes(whole)
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
     path.write_bytes(b"something else entirely, of some length")
     with pytest.raises(JournalError, match="not a Raft journal"):
         opened(path)
-    assert path.read_bytes().startswith(b"something else"), "and left alone"
+    assert path.read_bytes().startswith(b"something else"), "and is not changed"
 
 
 def test_a_damaged_commit_index_costs_the_commit_index_only(path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_journal_that_ends_before_its_commit_index_is_refused(path: Path, left
         JournalError, match=r"truncated: entries up to 3 .* ends at entry 2.*fleet journal reset"
     ):
         opened(path)
-    assert path.read_bytes() == cut, "and left alone"
+    assert path.read_bytes() == cut, "and is not changed"
 
 
 def test_the_journal_of_another_member_is_refused(path: Path) -> None:
@@ -393,7 +393,7 @@ if len(journal) == 0:
         subject.setRaftCommitIndex(2)
         assert previous_release.run(old) == b"2 7 p2 2\n"
         subject = opened(path)
-        assert subject.is_of_earlier_release, "it has zeroed what it does not know"
+        assert subject.is_of_earlier_release, "it has zeroed the unknown bytes"
         again = opened(path)
         assert again.identity is not None
-        assert again.identity.was_erased, "the others may hear of it at a later start alone"
+        assert again.identity.was_erased, "the other voters may learn of it only at a later start"

@@ -1,4 +1,4 @@
-"""When a voter that was reset may vote again, and what it does until then."""
+"""When a reset voter may vote again, and how it behaves until then."""
 
 import time
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_rejoin_completes_with_the_log_of_the_newest_leader() -> None:
 
 
 def test_every_other_voter_must_have_answered() -> None:
-    """One that is silent may be a candidate that this member has voted for."""
+    """A silent voter may be a candidate that this member has voted for."""
     rejoin = Rejoin("one", FIVE)
     answer(rejoin, "p2", 7, end=30, leads=True)
     rejoin.record_log("p2", 7, 30)
@@ -51,7 +51,7 @@ def test_every_other_voter_must_have_answered() -> None:
 
 
 def test_a_leader_that_somebody_is_beyond_does_not_do() -> None:
-    """It may have been deposed with the help of this member, which has forgotten that."""
+    """The leader may have been deposed with the help of this member, which has forgotten its vote."""
     rejoin = Rejoin("one", FIVE)
     answer(rejoin, "p2", 7, end=30, leads=True)
     for peer in ("p3", "p4"):
@@ -105,7 +105,7 @@ class TestUntilThen:
         assert harness.receive("p2", **vote) == []
 
     def test_an_acknowledgement_counts_for_nothing(self, harness: Harness) -> None:
-        """A leader that was deposed with this member's forgotten vote could commit with it."""
+        """A leader that was deposed with the forgotten vote of this member could commit with its help."""
         harness.transport.send(
             Node("p2"), {"type": "next_node_idx", "next_node_idx": 9, "reset": False, "success": True}
         )
@@ -114,7 +114,7 @@ class TestUntilThen:
         assert (sent["success"], sent["reset"], sent["next_node_idx"]) == (False, True, 9)
 
     def test_a_leader_of_a_lesser_term_learns_of_the_newer_one(self, harness: Harness) -> None:
-        """Found by the simulation: it had stood before it was marked, and waited for its term for ever."""
+        """Found by the simulation: a former candidate was marked, and waited for its own term forever."""
         assert harness.receive("p2", **{**APPEND, "term": 2, "prevLogTerm": 2, "entries": ()}) == []
         harness.transport.flush(lambda: None)
         candidacy = {"type": "request_vote", "term": 3, "last_log_index": 0, "last_log_term": 0}
@@ -126,14 +126,14 @@ class TestUntilThen:
         assert harness.sent == [(peer, {"type": "rejoin", "reset": "one"}) for peer in ("p2", "p3")]
 
     def test_the_others_do_not_count_it_for_a_quorum(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A leader with none but such voters would say that it has a quorum, and commit nothing."""
+        """A leader with only rejoining voters would report a quorum and commit nothing."""
         harness = Harness()
         assert harness.transport.linked_voters == 2
         harness.receive("p3", type="rejoin", reset="one")
         assert harness.transport.linked_voters == 1
         now_s = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now_s + 1.5)
-        assert harness.transport.linked_voters == 2, "it asks no more: it votes again"
+        assert harness.transport.linked_voters == 2, "without further questions the voter counts again"
 
     def test_rejoining_voter_reports_that_it_has_forgotten(self, harness: Harness) -> None:
         harness.receive("p3", type="rejoin", reset="two")
@@ -161,10 +161,10 @@ class TestUntilThen:
         follower = Follower(tmp_path / "raft")
         follower.replica.transport.link_up("p3")
         follower.snapshot(snapshot_of("a", "b", term=2), term=2, commit=3)
-        told = {"type": "rejoin_answer", "reset": "one", "leads": True, "rejoining": False}
-        follower.receive(**told, term=2, last_log_index=4)
+        reply = {"type": "rejoin_answer", "reset": "one", "leads": True, "rejoining": False}
+        follower.receive(**reply, term=2, last_log_index=4)
         follower.replica.transport.receive(
-            "p3", _packed(**{**told, "leads": False}, term=2, last_log_index=3)
+            "p3", _packed(**{**reply, "leads": False}, term=2, last_log_index=3)
         )
         follower.append((3, 2), ("c", 4, 2), term=2, commit=3)
 

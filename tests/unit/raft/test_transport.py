@@ -33,7 +33,7 @@ class View:
 
 
 class Harness:
-    """A transport of p1 in a fleet of three voters and an observer, and what comes out of it on either
+    """A transport of p1 in a fleet of three voters and an observer, and its output on either
     side.
     """
 
@@ -51,7 +51,7 @@ class Harness:
         self.sent.append((peer, msgpack.unpackb(payload)))
 
     def receive(self, peer: str, **message: object) -> list[dict[str, object]]:
-        """What the library gets of one message."""
+        """The message that the library gets."""
         self.got.clear()
         self.transport.receive(peer, msgpack.packb(message))
         return [message for _, message in self.got]
@@ -108,18 +108,18 @@ class TestSending:
 
 class TestLinks:
     def test_link_change_is_reported_once(self) -> None:
-        told: list[str] = []
+        changes: list[str] = []
         transport = MemberTransport("p1", ("p1", "p2"), ("p4",), lambda _peer, _payload: None)
-        transport.setOnNodeConnectedCallback(lambda node: told.append(f"+{node.id}"))
-        transport.setOnNodeDisconnectedCallback(lambda node: told.append(f"-{node.id}"))
-        transport.setOnReadonlyNodeConnectedCallback(lambda node: told.append(f"+observer {node.id}"))
-        transport.setOnReadonlyNodeDisconnectedCallback(lambda node: told.append(f"-observer {node.id}"))
+        transport.setOnNodeConnectedCallback(lambda node: changes.append(f"+{node.id}"))
+        transport.setOnNodeDisconnectedCallback(lambda node: changes.append(f"-{node.id}"))
+        transport.setOnReadonlyNodeConnectedCallback(lambda node: changes.append(f"+observer {node.id}"))
+        transport.setOnReadonlyNodeDisconnectedCallback(lambda node: changes.append(f"-observer {node.id}"))
         for peer in ("p2", "p2", "p4", "p9"):
             transport.link_up(peer)
         for peer in ("p2", "p2", "p4", "p9"):
             transport.link_down(peer)
 
-        assert told == ["+p2", "+observer p4", "-p2", "-observer p4"]
+        assert changes == ["+p2", "+observer p4", "-p2", "-observer p4"]
 
     def test_observers_have_nothing_to_do_with_one_another(self) -> None:
         transport = MemberTransport("p4", ("p1", "p2", "p3"), ("p4", "p5"), lambda _peer, _payload: None)
@@ -156,9 +156,13 @@ class TestAcknowledgements:
     def test_acknowledgement_beyond_the_log_does_not_count(self, harness: Harness) -> None:
         assert harness.receive("p2", **{**REPLY, "next_node_idx": 10}) == []
 
-    @pytest.mark.parametrize(("said", "used"), [(12, 9), (0, 2), (4, 4)])
-    def test_a_place_to_go_on_from_is_within_the_log(self, harness: Harness, said: int, used: int) -> None:
-        (got,) = harness.receive("p2", **{**REPLY, "success": False, "reset": True, "next_node_idx": said})
+    @pytest.mark.parametrize(("requested", "used"), [(12, 9), (0, 2), (4, 4)])
+    def test_a_place_to_go_on_from_is_within_the_log(
+        self, harness: Harness, requested: int, used: int
+    ) -> None:
+        (got,) = harness.receive(
+            "p2", **{**REPLY, "success": False, "reset": True, "next_node_idx": requested}
+        )
         assert got["next_node_idx"] == used
 
 
@@ -271,7 +275,7 @@ def test_message_of_the_library_is_read_back(message: dict[str, object]) -> None
     read = decode_message(encode_message(message))
     assert read == {key: value for key, value in message.items()}
     for entry in read.get("entries", ()):
-        assert isinstance(entry, tuple), "pysyncobj unpacks and compares them as such"
+        assert isinstance(entry, tuple), "pysyncobj unpacks and compares entries as tuples"
 
 
 # The library itself, with one peer that the test plays.
@@ -284,7 +288,7 @@ class Follower:
         self.state = FleetState()
         self.sent: list[dict[str, Any]] = []
         self.standings: list[list[object]] = []
-        """What it has said of its journal, in whatever message."""
+        """The standings that it has sent, in any message."""
         transport = MemberTransport("p1", ("p1", "p2", "p3"), (), self._send)
         settings = LogSettings("p1", True, folder / "snapshot", 0.05, 90, 100, 50, compact_entries)
         self.replica = Replica(settings, transport, lambda: self.state, self._restore, self._apply)
@@ -314,11 +318,11 @@ class Follower:
         return list(range(log._SyncObj__raftLog[0][1], log.last_log_index + 1))
 
     def receive(self, **message: object) -> list[dict[str, Any]]:
-        """Take one message of the leader; the answers to it."""
+        """Receive one message of the leader. Returns the answers."""
         self.sent.clear()
         self.replica.transport.receive("p2", msgpack.packb(message))
         self.replica.tick()
-        self.replica.tick()  # what the first one has committed is compacted by the second
+        self.replica.tick()  # the second tick compacts what the first has committed
         return list(self.sent)
 
     def append(
@@ -355,7 +359,7 @@ def follower(tmp_path: Path) -> Follower:
 
 
 def test_snapshot_piece_does_not_apply_uncommitted_entries(follower: Follower) -> None:
-    """The ex-leader's case: it holds entries that no one else has, and is caught up by a snapshot."""
+    """A former leader has entries that no other member has, and catches up by a snapshot."""
     follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
     assert follower.applied == ("a",)
 
@@ -418,7 +422,7 @@ def test_a_damaged_snapshot_is_dropped_and_the_former_one_stays(tmp_path: Path, 
     data = snapshot_of("a", "b", "c", "d", "e", term=2)
     damaged = {"cut": data[:-1], "flipped": data[:-1] + b"\xff", "empty": b""}[damage]
 
-    assert follower.snapshot(damaged, term=2, commit=6) == [], "above all, it is not acknowledged"
+    assert follower.snapshot(damaged, term=2, commit=6) == [], "a damaged snapshot is not acknowledged"
     assert follower.applied == ("a", "b", "c")
     assert (tmp_path / "raft" / "snapshot").read_bytes() == stored
 
@@ -447,11 +451,11 @@ def test_early_acknowledgement_resends_nothing(follower: Follower) -> None:
 
     sent = [entry for message in answers for entry in message["entries"]]
     assert follower.applied == ("a",)
-    assert sent == [], "b and c are under way"
+    assert sent == [], "b and c are in flight"
 
 
 def test_stalled_node_defers_candidacy(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the library's clock, which NTP does not bend: found at 0.14 s of the other after half a day."""
+    """By the library's clock, which NTP does not adjust. Found: 0.14 s of difference in half a day."""
     log, began_s, ahead_s = follower.replica.log, time.monotonic(), 10_000.0
 
     def at(now_s: float) -> None:
@@ -467,7 +471,7 @@ def test_stalled_node_defers_candidacy(follower: Follower, monkeypatch: pytest.M
     assert [stands_after_s(100.0 * number + 20) for number in range(1, 8)] == [2, 3, 4, 5, 6, 6, 6]
     at(0)
     follower.append((1, 0), term=1, commit=1)
-    assert stands_after_s(-1000) == 0, "no sooner than it would have"
+    assert stands_after_s(-1000) == 0, "not earlier than without the pause"
     assert stands_after_s(720) == 8
 
 
@@ -482,7 +486,7 @@ def test_half_a_heartbeat_of_rest_is_no_standing_still(follower: Follower) -> No
 
 
 def test_node_stalled_within_a_tick_is_no_candidate_in_it(follower: Follower) -> None:
-    """Found by followers that were stopped for a moment: one in 150 times, right there."""
+    """Found with followers that were paused for a moment: one in 150 pauses hit this point."""
     log, now_s = follower.replica.log, time.monotonic()
     log._SyncObj__raftElectionDeadline = 0.0
     log.begin_tick(now_s - 1.0)
@@ -500,7 +504,7 @@ def test_settled_when_log_applied(
 ) -> None:
     log = follower.replica.log
     follower.append((1, 0), ("a", 2, 1), term=1, commit=1)
-    assert not log.is_settled, "it is not committed"
+    assert not log.is_settled, "the entry is not committed"
     follower.append((2, 1), term=1, commit=2)
     assert (follower.applied, log.is_settled) == (("a",), True)
     assert 0 < log.due_in_s <= 100
@@ -526,7 +530,7 @@ def test_leader_is_settled_once_its_entries_are_committed(
     assert not log.is_settled
 
 
-# Nothing that was received or read is ever unpickled.
+# Received or read data is never unpickled.
 
 
 class Bomb:
@@ -596,7 +600,7 @@ STATEMENT = {"type": "rejoin_answer", "reset": "", "last_log_index": 8, "leads":
 class TestDistrust:
     @pytest.fixture
     def judge(self, harness: Harness, tmp_path: Path) -> Harness:
-        """p1, which has heard of p2's journal and of another one of p2's since."""
+        """p1, which has a standing of p2, and then one of another journal of p2."""
         memory = VoterMemory(tmp_path / "peers", ["p2", "p3"])
         assert memory.judge("p2", KNOWN) == ""
         harness.transport.remember(lambda: OWN, memory)
@@ -607,7 +611,7 @@ class TestDistrust:
 
     def test_forgetful_voter_gets_one_notice(self, judge: Harness) -> None:
         notice = {"type": "distrusted", "journal_id": "2222222222", "starts": 1, "life": "new"}
-        assert [said for said in judge.sent if said[1]["type"] == "distrusted"] == [("p2", notice)]
+        assert [each for each in judge.sent if each[1]["type"] == "distrusted"] == [("p2", notice)]
         judge.sent.clear()
         judge.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
         judge.transport.flush(lambda: None)
@@ -616,7 +620,7 @@ class TestDistrust:
         judge.transport.link_up("p2")
         judge.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
         judge.transport.flush(lambda: None)
-        assert ("p2", notice) in judge.sent, "the first may have been lost with the link"
+        assert ("p2", notice) in judge.sent, "the first notice may have been lost with the link"
 
     @pytest.mark.parametrize(
         "message",
@@ -632,7 +636,7 @@ class TestDistrust:
         assert judge.receive("p3", **message, standing=KNOWN.pack()) != []
 
     def test_its_candidacy_says_its_term_alone(self, judge: Harness) -> None:
-        """Nobody votes for a log that ends before any other; who leads learns that there is a newer term."""
+        """No voter votes for an empty log, but the leader learns the newer term."""
         candidacy = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
         (got,) = judge.receive("p2", **candidacy, standing=NEW.pack())
         assert got == {**candidacy, "last_log_index": 0, "last_log_term": 0}
@@ -650,12 +654,12 @@ class TestDistrust:
         assert judge.transport.distrusted == frozenset()
 
     def test_voter_of_an_earlier_release_counts(self, judge: Harness) -> None:
-        """It says nothing of its journal; it is sent nothing that it cannot read."""
+        """The peer sends no standing, and gets no message that it cannot read."""
         vote = {"type": "response_vote", "term": 3}
         assert judge.receive("p2", **vote) == [vote]
         judge.sent.clear()
         judge.transport.flush(lambda: None)
-        assert not any(said["type"] == "distrusted" for _, said in judge.sent)
+        assert not any(each["type"] == "distrusted" for _, each in judge.sent)
 
     def test_answer_of_distrusted_voter_counts_as_rejoining(self, judge: Harness) -> None:
         judge.transport.begin_rejoin("one")
@@ -666,7 +670,7 @@ class TestDistrust:
     def test_restart_of_an_own_replica_judges_again_by_any_message(
         self, harness: Harness, tmp_path: Path
     ) -> None:
-        """The peer does not know of it, and says nothing more of its journal than with what it sends."""
+        """The peer does not know of the restart, and states its journal only in its regular messages."""
         memory = VoterMemory(tmp_path / "peers", ["p2", "p3"])
         memory.judge("p2", KNOWN)
         harness.transport.remember(lambda: OWN, memory)
@@ -694,16 +698,16 @@ class TestDistrust:
         assert judge.transport.distrusted_by is None
 
     def test_standing_is_said_to_each_voter_once_and_when_it_changes(self, harness: Harness) -> None:
-        said = [OWN]
-        harness.transport.remember(lambda: said[0], None)
+        standings = [OWN]
+        harness.transport.remember(lambda: standings[0], None)
         harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
         harness.transport.flush(lambda: None)
         vote = {"type": "response_vote", "term": 3, "standing": OWN.pack()}
         statement = {**STATEMENT, "term": 3, "standing": OWN.pack()}
         assert harness.sent == [("p2", vote), ("p3", statement)]
         harness.transport.flush(lambda: None)
-        assert len(harness.sent) == 2, "an idle fleet wakes nobody"
-        said[0] = replace(OWN, last_index=9)
+        assert len(harness.sent) == 2, "an idle fleet sends nothing"
+        standings[0] = replace(OWN, last_index=9)
         harness.transport.flush(lambda: None)
         assert [peer for peer, _ in harness.sent[2:]] == ["p2", "p3"]
 
@@ -714,7 +718,7 @@ class TestDistrust:
         assert [message for peer, message in harness.sent if peer == "p4" and "standing" in message] == []
 
     def test_previous_release_reads_all_that_it_is_sent(self) -> None:
-        """And leaves out what it does not know; a ``distrusted`` is for those that have said a standing."""
+        """The previous release ignores the standing. ``distrusted`` goes only to voters with a standing."""
         messages = [
             {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8},
             {"type": "response_vote", "term": 3},
@@ -753,7 +757,7 @@ sys.stdout.buffer.write(msgpack.packb(read))
         follower.sent.clear()
         with pytest.raises(JournalForgot, match="p2 remembers more"):
             follower.replica.tick()
-        assert follower.sent == [], "no vote leaves after that"
+        assert follower.sent == [], "no vote is sent after that"
         follower.replica.close()
         assert read_mark(tmp_path / "raft")
         again = Follower(tmp_path / "raft")

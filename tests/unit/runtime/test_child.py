@@ -70,7 +70,7 @@ def test_spec_is_read_back_from_its_descriptor() -> None:
 
 
 def test_child_of_previous_supervisor_uses_existing_files() -> None:
-    """A supervisor of 0.2.0 starts a child after an upgrade on disk: it has moved no file."""
+    """A supervisor of 0.2.0 starts a child after an upgrade on disk, before any file is moved."""
     told = json.loads(SPEC.encode())
     assert told.pop("private_dir") is None
     spec = ChildSpec.decode(json.dumps(told).encode())
@@ -91,7 +91,7 @@ async def test_heart_answers_each_ping_and_ignores_a_full_pipe() -> None:
     loop, failures = asyncio.get_running_loop(), list[dict[str, object]]()
     loop.set_exception_handler(lambda _, context: failures.append(context))
     heart = process.Heart(writing, lifeline)
-    await asyncio.sleep(0)  # its first byte finds no room
+    await asyncio.sleep(0)  # the first heartbeat finds a full pipe
     os.set_blocking(reading, False)
 
     def heard() -> bytes:
@@ -105,8 +105,8 @@ async def test_heart_answers_each_ping_and_ignores_a_full_pipe() -> None:
         os.write(asking, b"?")
         await eventually(lambda: heard() == b".", "an answer")
     heart.stop()
-    assert os.read(reading, 1) == b""  # by which the supervisor knows that no more is to come
-    os.write(asking, b"?")  # as it may have done before it read that
+    assert os.read(reading, 1) == b""  # the supervisor sees the end of the heartbeats
+    os.write(asking, b"?")  # the supervisor may ping before it sees the end
     await eventually(lambda: not select.select([lifeline], [], [], 0)[0], "it is read")
     assert not failures
     loop.remove_reader(lifeline)
@@ -224,7 +224,7 @@ def secret_in(variable: str) -> Secret:
 
 
 SECRET_VARIABLES = ("FLEET_READ_TOKEN", "LC_WRITE_TOKEN", "MALLOC_PASSWORD", "PYTHON_TRACES", "LOGNAME")
-"""Some of them have names that a worker would be given if they held no secret."""
+"""Some of these names would be passed to a worker if they contained no secret."""
 WITH_SECRETS = replace(
     SETTINGS,
     admin=AdminSettings(tokens=TokenSettings(*map(secret_in, SECRET_VARIABLES[:2]))),

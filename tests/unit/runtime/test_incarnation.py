@@ -1,4 +1,4 @@
-"""Lives of a member are numbered upwards, whatever the wall clock does between them."""
+"""The incarnation of a member always grows, for any change of the wall clock."""
 
 import os
 import resource

@@ -158,7 +158,7 @@ async def test_channel_gives_up_on_a_peer_that_does_not_read(
 
 
 def test_previous_control_ignores_awaited_brokers() -> None:
-    """Its supervisor may start a worker of this release. Found: it hung up at an unknown message."""
+    """A supervisor of 0.2.0 may start a worker of this release. Found: control hung up at a new message."""
     sent = ipc._MESSAGE.dump_json(BrokersSeenMessage((), wanted=(4, 2)))
     read = "ipc._MESSAGE.validate_json(sys.stdin.buffer.read())"
     program = f"import sys; from fleet.runtime import ipc; print({read})"

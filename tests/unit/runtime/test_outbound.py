@@ -1,4 +1,4 @@
-"""Whose failure it is that a connection cannot be made: this member's own, or that of whoever is dialled."""
+"""Failures of outgoing connections: caused by this member, or by the peer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tcp(*addresses: tuple[str, int]) -> Addresses:
 
 @pytest.fixture
 def nobody() -> Iterator[tuple[str, int]]:
-    """An address that refuses, and that nobody else can take meanwhile."""
+    """An address that refuses connections, and that no other process can take meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()
@@ -50,7 +50,7 @@ def nobody() -> Iterator[tuple[str, int]]:
 
 @pytest_asyncio.fixture
 async def somebody() -> AsyncIterator[tuple[str, int]]:
-    """An address that is listened at."""
+    """An address with a listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()
 
@@ -94,7 +94,7 @@ async def test_an_address_without_a_way_keeps_nobody_from_the_others(somebody: t
 
 @pytest.fixture
 def mute() -> Iterator[tuple[str, int]]:
-    """An address that drops what comes: its queue of connections is full, so the kernel answers no SYN."""
+    """An address that drops packets: its queue of connections is full, so that the kernel answers no SYN."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, ExitStack() as stack:
         for _ in range(4):
             filling = stack.enter_context(socket.socket())
@@ -106,7 +106,7 @@ def mute() -> Iterator[tuple[str, int]]:
 async def test_an_address_that_is_silent_keeps_nobody_from_the_others(
     mute: tuple[str, int], somebody: tuple[str, int]
 ) -> None:
-    """Found: `::1 kafka-1` dropped what came, and `127.0.0.1 kafka-1` was never tried."""
+    """Found: `::1 kafka-1` dropped packets, and `127.0.0.1 kafka-1` was never tried."""
     async with asyncio.timeout(LIMIT_S):
         with await connect(tcp(mute, mute, somebody)) as sock:
             assert sock.getpeername() == somebody
@@ -151,7 +151,7 @@ async def test_a_refusal_is_a_refusal(nobody: tuple[str, int]) -> None:
 async def test_address_without_route_keeps_the_earlier_refusal(
     nobody: tuple[str, int],
 ) -> None:
-    """As that of a family that this machine does not have: a resolver puts it last."""
+    """As an address of a family that this machine lacks: a resolver sorts it to the end."""
     with pytest.raises(ConnectionRefusedError):
         await connect(tcp(nobody, UNREACHABLE))
 
@@ -189,20 +189,20 @@ async def test_an_address_is_its_own_name() -> None:
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".example", "real\ufffdbroker"])
 async def test_a_name_that_nobody_knows_is_a_failure_of_ones_own(host: str) -> None:
-    """A peer whose name is gone may be well: others may still know it."""
+    """A peer whose name was removed may be healthy: other members may still know the name."""
     with pytest.raises(LocalFailure, match=f"no address for {host}"):
         await Resolver().find(Endpoint(host, 1), LIMIT_S)
 
 
 @pytest.mark.parametrize("port", [70_000, 2**31 - 1, -1])
 async def test_a_port_that_cannot_be_is_no_other_port(port: int) -> None:
-    """glibc takes 65535 for all that is above."""
+    """glibc replaces all higher ports by 65535."""
     with pytest.raises(LocalFailure, match=f"port {port}"):
         await Resolver().find(Endpoint("127.0.0.1", port), LIMIT_S)
 
 
 class SlowNames:
-    """Takes the place of the system's resolver, which no test can make slow; blocks as that does."""
+    """Replaces the system's resolver, which no test can slow down; blocks as the real one does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
@@ -231,11 +231,11 @@ async def test_slow_resolver_is_a_local_failure_with_one_look_up(
     assert await waiting == tcp(("slow.example", 9100))
     assert names.asked == ["slow.example"]
     await resolver.find(endpoint, LIMIT_S)
-    assert len(names.asked) == 2, "what it said is not kept"
+    assert len(names.asked) == 2, "a late answer is not cached"
 
 
 class Names:
-    """Takes the place of the system's resolver: says what it is told to, or fails."""
+    """Replaces the system's resolver: returns given answers, or fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = 0
@@ -259,7 +259,7 @@ GONE = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What time the resolver takes it for."""
+    """The time that the resolver sees."""
     now_s = [0.0]
     monkeypatch.setattr(Resolver, "_now_s", lambda _: now_s[0])
     return now_s
@@ -281,7 +281,7 @@ async def test_addresses_are_cached_and_refreshed_early(
     assert await resolver.find(BROKER, LIMIT_S) == first
     assert names.asked == 1
     clock[0], names.port = 3.0, 2
-    assert await resolver.find(BROKER, LIMIT_S) == first, "nobody waits"
+    assert await resolver.find(BROKER, LIMIT_S) == first, "the caller does not wait"
     await looked_up(names, 2)
     assert await resolver.find(BROKER, LIMIT_S) == tcp((BROKER.host, 2))
     assert names.asked == 2
@@ -356,7 +356,7 @@ async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest
 
 
 async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: two names of brokers that took ten seconds each, and no member could be asked any more."""
+    """Found: two names of brokers took ten seconds each, and members could no longer be resolved."""
     names, resolver = SlowNames(monkeypatch), Resolver()
     slow = [
         asyncio.create_task(resolver.find(Endpoint(f"slow{n}.example", 9092), LIMIT_S)) for n in range(20)

@@ -1,4 +1,4 @@
-"""Options of sockets, as the kernel has them."""
+"""Options of sockets, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_accepted_connection_inherits_keepalive(
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
 def test_peer_that_does_not_answer_the_kernel_has_vanished(number: int) -> None:
-    assert has_vanished(OSError(number, "as the kernel says"))
+    assert has_vanished(OSError(number, "as reported by the kernel"))
 
 
 @pytest.mark.parametrize("exc", [None, ConnectionResetError(errno.ECONNRESET, "reset"), EOFError()])
@@ -40,7 +40,7 @@ def test_peer_that_ends_a_connection_has_not_vanished(exc: Exception | None) -> 
 
 
 async def test_accepting_leaves_turns_to_other_work() -> None:
-    """And those who wait are accepted many in a turn."""
+    """Waiting connections are accepted in batches."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
         listener.setblocking(False)

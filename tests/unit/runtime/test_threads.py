@@ -20,7 +20,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 class Work:
-    """Ends in the given ways, one after the other, and then goes on until it is stopped."""
+    """Ends in the given ways, one after the other, and then runs until it is stopped."""
 
     def __init__(self, *ends: BaseException | None, backoff_first_s: float = SOON_S) -> None:
         self.starts = 0
@@ -69,7 +69,7 @@ def test_work_stopped_between_restarts_runs_once_more(
     began_s = time.monotonic()
     work.thread.stop(LIMIT_S)
     assert time.monotonic() - began_s < LIMIT_S
-    assert work.goes_on.is_set(), "something may be left for it to keep"
+    assert work.goes_on.is_set(), "the work can save what is left"
     assert work.starts == 2
 
 

@@ -1,4 +1,4 @@
-"""fleet/tls/admin.py and access.py: TLS as commands and others meet it, over real sockets."""
+"""fleet/tls/admin.py and access.py: TLS of the admin address, over real sockets."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> No
     write_token(tmp_path / "mine", WRITE)
     mine = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
     assert access_to(member.settings, mine).token == WRITE
-    said = str(
+    error_text = str(
         await member.ask({"FLEET_TOKEN": "wrong-0123456789", "FLEET_TOKEN_FILE": str(tmp_path / "mine")})
     )
-    assert "answered 401: this is no token of admin.tokens here" in said
-    assert "wrong-0123456789" not in said
+    assert "answered 401: this is no token of admin.tokens here" in error_text
+    assert "wrong-0123456789" not in error_text
 
 
 async def test_a_command_that_has_the_token_to_read_cannot_drain(member: Member) -> None:
@@ -137,10 +137,10 @@ def test_where_the_token_to_read_is_not_here_the_other_one_does(tmp_path: Path) 
     for writes, first in ((False, "read"), (True, "write")):
         with pytest.raises(ConfigError) as caught:
             access_to(settings, {}, writes=writes)
-        said = str(caught.value)
-        assert f"admin.tokens.{first}: {tmp_path}/{first}-token: " in said
-        assert said.endswith("; or set FLEET_TOKEN or FLEET_TOKEN_FILE")
-        assert WRITE not in said
+        error_text = str(caught.value)
+        assert f"admin.tokens.{first}: {tmp_path}/{first}-token: " in error_text
+        assert error_text.endswith("; or set FLEET_TOKEN or FLEET_TOKEN_FILE")
+        assert WRITE not in error_text
 
 
 def test_a_token_file_of_the_environment_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_shown_access_and_settings_contain_no_token(tmp_path: Path) -> None:
 async def test_a_token_is_not_sent_in_the_clear() -> None:
     access = Access(token=READ)
     answers = await client.ask_all({"p1": "http://192.0.2.1:7201"}, access=access)
-    said = str(answers["p1"])
-    assert "would be sent the token in the clear; ask it by https" in said
-    assert READ not in said
+    error_text = str(answers["p1"])
+    assert "would be sent the token in the clear; ask it by https" in error_text
+    assert READ not in error_text
 
 
 async def test_another_authority_is_not_believed(member: Member, tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ async def test_another_authority_is_not_believed(member: Member, tmp_path: Path)
     other.mkdir()
     strange = secured(other, member.port)
     answers = await client.ask_all({"p1": member.url}, access=access_to(strange, {}))
-    said = str(answers["p1"])
-    assert f"{member.url}/ownership is not believed: its certificate is refused: " in said
-    assert "name who has issued its certificate as admin.tls.ca" in said
+    error_text = str(answers["p1"])
+    assert f"{member.url}/ownership is not believed: its certificate is refused: " in error_text
+    assert "name who has issued its certificate as admin.tls.ca" in error_text
     system = secured(tmp_path, member.port, tls={"ca": None})
     answers = await client.ask_all({"p1": member.url}, access=access_to(system, {}))
     assert "is not believed" in str(answers["p1"])
@@ -203,8 +203,8 @@ def test_authority_that_commands_cannot_use_is_explained(tmp_path: Path) -> None
     settings = secured(tmp_path)
     file = tmp_path / "certs" / "ca.pem"
     file.write_bytes(2 * codecs.BOM_UTF8 + file.read_bytes())
-    said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
-    with pytest.raises(ConfigError, match=rf"admin\.tls\.ca: {file}: {said}"):
+    error_text = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+    with pytest.raises(ConfigError, match=rf"admin\.tls\.ca: {file}: {error_text}"):
         access_to(settings, {})
 
 
@@ -248,7 +248,7 @@ async def test_new_certificate_is_used_without_losing_connections(
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert (await reader.readuntil(b'"ok"}')).startswith(b"HTTP/1.1 200 OK")
     writer.close()
-    # In the middle of a copy certificate and key do not fit.
+    # In the middle of a copy, certificate and key do not match.
     shutil.copy(folder / "p2.key", folder / "p1.key")
     assert await shown_certificate(member) == after
     assert "keeping the previous one" in caplog.text
@@ -272,7 +272,7 @@ async def test_tls_1_2_is_the_least(member: Member) -> None:
 async def test_missing_certificate_fails_handshakes_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in a control process that is started again after the file has been removed; the member goes on."""
+    """As in a control process that restarts after the file was removed: the member continues."""
     settings, sock = secured(tmp_path), socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     port = sock.getsockname()[1]

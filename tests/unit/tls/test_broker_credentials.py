@@ -1,4 +1,4 @@
-"""What the fleet's own clients are given, as the files are when they connect."""
+"""Options of the fleet's own clients, from the files at the time of each connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fleet/tls: what is made, what it is never written over, and how each mistake in the files is told."""
+"""fleet/tls: created certificates, files that are never overwritten, and the report of each mistake."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
     "empty": (lambda _: b"", "is empty", "write the "),
     "der": (lambda _: b"\x30\x82\x01\x00\x30\x82", "is DER, not PEM", "convert it: openssl "),
 }
-"""Ways to break a file, of which OpenSSL 3 takes none; with the rule and the fix."""
+"""Ways to break a file that OpenSSL 3 rejects, with the rule and the fix."""
 MEMBERS = ("p1", "p2", "p3")
 each_field = pytest.mark.parametrize(
     ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
@@ -77,7 +77,7 @@ def check_broken_file(settings: Settings, section: str, field: str, file: Path, 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Three members with certificates, all of whose files are here."""
+    """Three members with certificates; all files are on this machine."""
     file = tmp_path / "fleet.yaml"
     file.write_text(yaml.safe_dump({**tree(), "peer_tls": {}}, sort_keys=False))
     issuing.make("demo", MEMBERS, tmp_path / "certs", 30, NOW)
@@ -91,7 +91,7 @@ def folder(settings: Settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As OpenSSL before 3.0, which finds no block behind a byte-order mark."""
+    """Behave as OpenSSL before 3.0, which finds no block after a byte-order mark."""
 
     def refusing(load: Callable[..., None]) -> Callable[..., None]:
         def load_unmarked(context: ssl.SSLContext, *paths: Path, **more: Any) -> None:
@@ -341,7 +341,7 @@ class TestListeners:
 
     @pytest.fixture
     def settings(self, authority: Authority, tmp_path: Path) -> Settings:
-        """One listener, of whose certificates those of p1 are here."""
+        """One listener; only the certificates of p1 are on this machine."""
         return load(self.file(tmp_path), {})
 
     def file(self, tmp_path: Path, **changes: str) -> Path:
@@ -419,8 +419,8 @@ class TestListeners:
         file = tmp_path / "tls" / name
         file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
-        assert f"{file}: {said}" in found
+        error_text = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+        assert f"{file}: {error_text}" in found
         assert ".ciphers" not in found
 
     def test_weak_certificate_is_reported_in_its_field(self, settings: Settings, tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ class TestAdmin:
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        """Three members with certificates for their hosts, all of whose files are here."""
+        """Three members with certificates for their hosts; all files are on this machine."""
         return self.made(tmp_path, tree())
 
     def made(self, tmp_path: Path, document: dict[str, Any], **admin: bool) -> Settings:
@@ -555,7 +555,7 @@ class TestAdmin:
 class TestUpstream:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        """A way to the brokers with every file that it may have, all of them here and right."""
+        """A complete `upstream` section whose files are all valid and on this machine."""
         own = Authority(tmp_path).issue("proxy").both
         own.replace(tmp_path / "own.pem")
         (tmp_path / "password").touch(0o600)

@@ -1,4 +1,4 @@
-"""fleet/tls/pem.py: which one of several inputs of TLS is wrong, and why."""
+"""fleet/tls/pem.py: errors that name the wrong input of TLS and the reason."""
 
 from __future__ import annotations
 
@@ -129,5 +129,7 @@ def test_member_that_runs_logs_the_field_and_the_fix(
     before = followed.get()
     pair.key.write_bytes(b"\xef\xbb\xbf" * 2 + pair.key.read_bytes())
     assert followed.get() is before
-    said = rf"keeping the previous one: key: {pair.key}: the file begins with a byte-order mark; save it"
-    assert re.search(said, caplog.text)
+    error_text = (
+        rf"keeping the previous one: key: {pair.key}: the file begins with a byte-order mark; save it"
+    )
+    assert re.search(error_text, caplog.text)

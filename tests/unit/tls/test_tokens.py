@@ -1,4 +1,4 @@
-"""fleet/tls/tokens.py: who may do what, which tokens are none, and what is counted and logged."""
+"""fleet/tls/tokens.py: roles of tokens, invalid tokens, and counted and logged refusals."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def test_token_allows_its_role(authorization: str | None, to_read: str | None, t
 def test_invalid_token_is_reported(environ: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_tokens(PLACES, "fleet.yaml", ENVIRON | environ)
-    said = str(caught.value)
-    assert expected in said
-    assert "\n" not in said
-    assert not any(value in said for value in (*environ.values(), READ, WRITE) if value)
+    error_text = str(caught.value)
+    assert expected in error_text
+    assert "\n" not in error_text
+    assert not any(value in error_text for value in (*environ.values(), READ, WRITE) if value)
 
 
 def test_both_mistakes_are_reported() -> None:
@@ -184,8 +184,8 @@ class TestChecking:
         assert check_tokens(settings, must_be_there=False) == ("admin.tokens",)
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=True)
-        said = f"admin.tokens.write: {tmp_path}/WRITE: cannot be read (no such file or directory)"
-        assert said in str(caught.value)
+        error_text = f"admin.tokens.write: {tmp_path}/WRITE: cannot be read (no such file or directory)"
+        assert error_text in str(caught.value)
 
     def test_a_variable_that_is_not_set_is_named_or_a_mistake(self, tmp_path: Path) -> None:
         settings = self.settings(tmp_path, tokens={"read": {"env": "READ"}, "write": {"env": "WRITE"}})
@@ -194,8 +194,8 @@ class TestChecking:
         assert check_tokens(settings, must_be_there=False, environ=ENVIRON) == ()
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=True, environ=here)
-        said = "admin.tokens.write: $WRITE: is not set or empty; set the variable WRITE"
-        assert said in str(caught.value)
+        error_text = "admin.tokens.write: $WRITE: is not set or empty; set the variable WRITE"
+        assert error_text in str(caught.value)
 
     @pytest.mark.parametrize("must_be_there", [True, False])
     def test_token_file_readable_by_others_is_refused(self, tmp_path: Path, must_be_there: bool) -> None:
@@ -203,6 +203,6 @@ class TestChecking:
         (tmp_path / "READ").chmod(0o644)
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=must_be_there)
-        said = f"admin.tokens.read: {tmp_path}/READ: must be readable only by its owner; run `chmod 600"
-        assert said in str(caught.value)
+        error_text = f"admin.tokens.read: {tmp_path}/READ: must be readable only by its owner; run `chmod 600"
+        assert error_text in str(caught.value)
         assert READ not in str(caught.value)
