@@ -343,7 +343,7 @@ class TestReplay:
         stranger.writer.write(sent_bytes[:greeting])
         if sent_bytes[greeting:]:
             assert await stranger.reader.readexactly(1), "the server's part of a handshake"
-            stranger.writer.write(said[greeting:])
+            stranger.writer.write(sent_bytes[greeting:])
         await stranger.closed()
         await stranger.close()
         await until(lambda: warnings(caplog, "a connection from 127.0.0.1: TLS: "))
