@@ -180,7 +180,7 @@ class BrokersSeenMessage:
     """
 
     brokers: tuple[Broker, ...]
-    wanted: tuple[BrokerId, ...] = ()
+    wanted: tuple[BrokerId, ...] = ()  # words: the name in messages of this and earlier releases
     """Brokers with unknown addresses that clients of the worker wait for. This is not a separate message,
     because a control process of 0.2.0 ignores an unknown field, but disconnects at an unknown message."""
     kind: Literal["brokers_seen"] = "brokers_seen"

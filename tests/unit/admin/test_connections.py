@@ -436,7 +436,7 @@ async def test_plaintext_at_an_admin_address_with_tls_is_logged(
 ) -> None:
     files = secured(tmp_path).admin.tls
     assert files is not None
-    await address.serve(context=admin.make_context(files.of("p1")))
+    await address.serve(context=admin.make_context(files.for_member("p1")))
     peer = await address.connect()
     await peer.send(HEALTH)
     await peer.closed()
