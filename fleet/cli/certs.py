@@ -68,9 +68,9 @@ def certs_init(config: str, out: Path, days: int, as_json: bool) -> int:
     from fleet.tls import issuing
 
     settings = load(config, os.environ)
-    hosts = issuing.hosts_of(settings)
+    hosts = issuing.member_hosts(settings)
     issuing.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC), hosts)
-    _print_certs(settings, {each: issuing.files_in(out, each) for each in settings.members}, out, as_json)
+    _print_certs(settings, {each: issuing.member_files(out, each) for each in settings.members}, out, as_json)
     return OK
 
 
@@ -93,8 +93,8 @@ def certs_renew(config: str, out: Path, days: int, as_json: bool, members: tuple
 
     settings = load(config, os.environ)
     selected = [settings.member(each).proxy_id for each in members or settings.members]
-    issuing.renew(settings.fleet, selected, out, days, datetime.now(UTC), issuing.hosts_of(settings))
-    _print_certs(settings, {each: issuing.files_in(out, each) for each in selected}, out, as_json)
+    issuing.renew(settings.fleet, selected, out, days, datetime.now(UTC), issuing.member_hosts(settings))
+    _print_certs(settings, {each: issuing.member_files(out, each) for each in selected}, out, as_json)
     return OK
 
 
@@ -122,7 +122,7 @@ def _print_certs(
     from fleet.tls import checking, issuing
 
     def document(proxy_id: ProxyId, paths: PeerTlsFiles) -> CertificateDocument:
-        expires = checking.expiry(paths.certificate)
+        expires = checking.file_expiry(paths.certificate)
         text = None if expires is None else f"{expires:%Y-%m-%dT%H:%M:%SZ}"
         return CertificateDocument(proxy_id, str(paths.ca), str(paths.certificate), str(paths.key), text)
 

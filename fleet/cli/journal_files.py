@@ -20,7 +20,7 @@ from fleet.core.errors import JournalError
 from fleet.core.model import ProxyId
 from fleet.core.text import make_printable
 from fleet.raft import survey
-from fleet.raft.rejoin import may_forget
+from fleet.raft.rejoin import max_forgetful_voters
 from fleet.raft.survey import Survey
 from fleet.runtime import data_dir
 
@@ -99,7 +99,7 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
             f"{proxy_id} is the only voter: no other member has the data that it would lose; to start from "
             "nothing anyway, add --start-over"
         )
-    mark = member.voter and may_forget(len(voters)) > 0 and not start_over
+    mark = member.voter and max_forgetful_voters(len(voters)) > 0 and not start_over
     with _stopped(settings, proxy_id, for_reset=True):
         changed = survey.set_aside(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), mark)
         found = survey.survey(folder, proxy_id)
@@ -107,8 +107,8 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
     if mark:
         advice = (
             "Start the member: it gets everything from the other members, and votes after contact with all "
-            f"other voters. Until then the fleet tolerates the loss of {may_forget(len(voters)) - 1} more "
-            "voters."
+            "other voters. Until then the fleet tolerates the loss of "
+            f"{max_forgetful_voters(len(voters)) - 1} more voters."
         )
     elif start_over:
         advice = "Start this member after every voter is stopped and reset: what one voter keeps stays valid."

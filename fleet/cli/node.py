@@ -14,7 +14,7 @@ from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, No
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
 from fleet.cli.render import tables
-from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, survives
+from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, describe_tolerance
 from fleet.config.document import Problem
 from fleet.config.file import load
 from fleet.core.errors import ConfigError
@@ -115,7 +115,7 @@ def _check_tracing(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
         raise ConfigError(problem.text(settings.source))
     elsewhere = [f"packages of tracing ({each})" for each in missing]
     for name, secret in tracing.headers.items():
-        if must_be_there or secret.is_here():
+        if must_be_there or secret.is_available():
             secret.read(settings.source)
         else:
             elsewhere.append(f"tracing.headers.{name}")
@@ -178,6 +178,6 @@ def config_document(
             for member in settings.members.values()
         ),
         voters=settings.voters,
-        tolerates=survives(settings),
+        tolerates=describe_tolerance(settings),
         warnings=warnings,
     )

@@ -15,9 +15,9 @@ from fleet.control.probes import probe_broker
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, BrokerId, Endpoint, ProxyId, is_address
 from fleet.core.text import no_port
-from fleet.runtime.outbound import NAMES_KEPT_S, Resolver
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver
 from fleet.runtime.own_addresses import OwnAddresses
-from fleet.runtime.socket_options import is_of_this_machine
+from fleet.runtime.socket_options import is_local_address
 from fleet.tls.broker_credentials import KafkaAccess
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class BrokerWatch:
         self._is_metadata_refused = False
         """The cluster gives Metadata to clients with credentials only, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
-        self._own_addresses = OwnAddresses(settings, me, is_of_this_machine)
+        self._own_addresses = OwnAddresses(settings, me, is_local_address)
         self._identities = settings.identities
         self._listeners = sorted({each.name for one in settings.members.values() for each in one.listeners})
         self._loop_problems: dict[BrokerId, str] = {}
         """Brokers whose address belongs to the fleet itself, and the explanation for an operator."""
         self._probe_problems: dict[BrokerId, str] = {}
         """Brokers that do not answer probes, and the explanation for an operator."""
-        self._resolver = Resolver(NAMES_KEPT_S)
+        self._resolver = Resolver(NAME_CACHE_S)
         self._probe_now: dict[BrokerId, asyncio.Event] = {}
         """For each broker that is being probed: set to request a probe immediately."""
         self._brokers_changed = asyncio.Event()

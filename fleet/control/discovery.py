@@ -10,7 +10,7 @@ from typing import Final
 
 from fleet.core.errors import ConfigError, NoMetadata
 from fleet.core.model import Broker, Endpoint, is_address
-from fleet.tls.broker_credentials import FAILURES, KafkaAccess, Options
+from fleet.tls.broker_credentials import CLIENT_ERRORS, KafkaAccess, Options
 from fleet.tls.brokers import explain_dial
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ async def _query_server(server: Endpoint, options: Options, timeout_s: float) ->
         )
     except OSError as error:
         raise NoMetadata(explain_dial(error)) from error
-    except (KafkaError, *FAILURES) as error:
+    except (KafkaError, *CLIENT_ERRORS) as error:
         raise NoMetadata(f"{type(error).__name__}: {error}") from error
     try:
         answer = await connection.send(MetadataRequest([]))

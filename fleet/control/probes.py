@@ -22,8 +22,8 @@ from typing import Final
 
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
-from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
-from fleet.tls.brokers import NOT_REACHED, BrokerTls, explain_dial
+from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peer_failure
+from fleet.tls.brokers import DIAL_ERRORS, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -136,7 +136,7 @@ async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutc
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
     except (OSError, EOFError, MemoryError) as error:
-        if is_peers_doing(error):
+        if is_peer_failure(error):
             return ProbeOutcome.REFUSED
         raise LocalFailure(str(error)) from error
 
@@ -216,7 +216,7 @@ async def _receive_answers(
     except TimeoutError:
         return HoldEnd.GIVEN_UP
     except (OSError, EOFError, MemoryError) as error:
-        return HoldEnd.CLOSED if is_peers_doing(error) else HoldEnd.GIVEN_UP
+        return HoldEnd.CLOSED if is_peer_failure(error) else HoldEnd.GIVEN_UP
 
 
 async def probe_broker(
@@ -257,5 +257,5 @@ async def probe_broker(
         if has_answered:
             return None  # the broker is up, and no longer serves anonymous clients
         return "it closes the connection on ApiVersions" + ("; does it require TLS?" if tls is None else "")
-    except NOT_REACHED as error:
+    except DIAL_ERRORS as error:
         return explain_dial(error)

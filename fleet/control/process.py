@@ -138,7 +138,7 @@ class Control:
             {proxy_id: member.peer for proxy_id, member in self._peers.items()},
             _inherited_socket(spec.fds[PEER_FD]),
             self,
-            tls=peers.of_member(settings, self.me),
+            tls=peers.member_tls(settings, self.me),
             voter_digests=(digest_voters(settings.voters),),
         )
         self.prober = Prober(settings, self.me, self.detector, self)
@@ -202,7 +202,7 @@ class Control:
             StatusSource(self),
             _inherited_socket(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
-            tls=None if secured.tls is None else admin.following(secured.tls.of(self.me)),
+            tls=None if secured.tls is None else admin.reloading_context(secured.tls.for_member(self.me)),
             others=Peers(self.settings, self.me).traffic,
             on_broken=self._fail,
             hosts={*self.settings.hosts, socket.gethostname()},

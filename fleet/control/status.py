@@ -152,13 +152,13 @@ class StatusSource:
     def _certificate_expiry(self) -> Mapping[str, float]:
         settings, me = self._control.settings, self._control.me
         sections: dict[str, Mapping[str, Path]] = {
-            f"listener_tls.{name}": tls.of(me).files for name, tls in settings.listener_tls.items()
+            f"listener_tls.{name}": tls.for_member(me).files for name, tls in settings.listener_tls.items()
         }
         if settings.peer_tls is not None:
             own = settings.peer_tls.files(me)
             sections["peer_tls"] = {"ca": own.ca, "certificate": own.certificate}
         if settings.admin.tls is not None:
-            sections["admin.tls"] = settings.admin.tls.of(me).files
+            sections["admin.tls"] = settings.admin.tls.for_member(me).files
         if settings.upstream.tls is not None:
             sections["upstream.tls"] = settings.upstream.tls.files
         files = {
@@ -175,7 +175,7 @@ class StatusSource:
         if path not in self._expiry:
             from fleet.tls import checking  # saves a fleet without certificates 15 MB
 
-            self._expiry[path] = Reloading((path,), lambda: checking.expiry(path), "certificate")
+            self._expiry[path] = Reloading((path,), lambda: checking.file_expiry(path), "certificate")
         return self._expiry[path].get()
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:

@@ -29,7 +29,7 @@ from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, create_missing
 from fleet.runtime.resolving_loop import run
 from fleet.runtime.threads import RestartingThread
-from fleet.tls.broker_credentials import FAILURES, KafkaAccess
+from fleet.tls.broker_credentials import CLIENT_ERRORS, KafkaAccess
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class Publisher:
                         else:
                             stored.clear()
                             await stored.wait()
-            except (KafkaError, *FAILURES) as error:
+            except (KafkaError, *CLIENT_ERRORS) as error:
                 self._set_trouble("sent", f"{type(error).__name__}: {error}")
             except SpoolError:
                 raise
@@ -190,7 +190,10 @@ class Publisher:
 
     @asynccontextmanager
     async def _producer(self) -> AsyncIterator[AIOKafkaProducer]:
-        """Create the missing topics and yield a producer. Raises: KafkaError, and the errors in FAILURES."""
+        """Create the missing topics and yield a producer.
+
+        Raises: KafkaError, and the errors in CLIENT_ERRORS.
+        """
         servers, options = [str(endpoint) for endpoint in self._servers()], self._access.options()
         admin = AIOKafkaAdminClient(bootstrap_servers=servers, client_id=self._client_id, **options)
         try:

@@ -21,7 +21,7 @@ from fleet.core.event_schema import EVENTS, WEIGHTS, WeightEvent
 from fleet.core.model import BrokerId, Endpoint
 from fleet.runtime.resolving_loop import run
 from fleet.runtime.threads import RestartingThread
-from fleet.tls.broker_credentials import FAILURES, KafkaAccess
+from fleet.tls.broker_credentials import CLIENT_ERRORS, KafkaAccess
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def read_weights(servers: Sequence[Endpoint], access: KafkaAccess, prefix:
         async with asyncio.timeout(READ_LIMIT_S):
             async for weights in _follow(servers, access, prefix, fleet):
                 return weights
-    except (KafkaError, *FAILURES) as error:
+    except (KafkaError, *CLIENT_ERRORS) as error:
         where = ", ".join(map(str, servers))
         raise AdminError(f"{where}: cannot read the weights: {type(error).__name__}: {error}") from error
     raise AssertionError("_follow ended without an error")
@@ -107,7 +107,7 @@ class WeightReader:
                 async for weights in _follow(self._servers(), self._access, self._prefix, self._fleet):
                     self._on_weights(weights)
                     trouble = ""
-            except (KafkaError, *FAILURES) as error:
+            except (KafkaError, *CLIENT_ERRORS) as error:
                 now = f"{type(error).__name__}: {error}"
                 if now != trouble:
                     log.warning("cannot read the weights: %s", now)
@@ -120,7 +120,7 @@ async def _follow(
 ) -> AsyncIterator[Weights]:
     """Yield all weights after the current end of the topic is read, and again after each new batch.
 
-    Raises: KafkaError, and the errors in FAILURES.
+    Raises: KafkaError, and the errors in CLIENT_ERRORS.
     """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=[str(each) for each in servers],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.core.model import Broker, BrokerId, Endpoint
-from fleet.runtime.outbound import MOST_PORT
+from fleet.runtime.outbound import MAX_PORT
 
 AVOID_FAILED_BROKER_S: Final = 5.0
 """How long a broker that could not be reached is tried after the other brokers."""
@@ -174,5 +174,5 @@ class Upstreams:
 
 def _candidate(broker: Broker) -> Candidate:
     host, port = broker.host, broker.port
-    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdecimal() and port <= MOST_PORT
+    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdecimal() and port <= MAX_PORT
     return Candidate(broker.broker_id, Endpoint(host, port), is_ipv4)

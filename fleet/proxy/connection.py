@@ -30,7 +30,7 @@ from fleet.proxy.session import HEADER_LIMIT_BYTES, MANY_IN_FLIGHT, Session
 from fleet.proxy.splice import LARGE_BODY_BYTES
 from fleet.proxy.streaming_patch import Write
 from fleet.proxy.timeouts import ClientTimeout
-from fleet.runtime.socket_options import is_gone, is_secured, unread_bytes
+from fleet.runtime.socket_options import has_vanished, is_secured, unread_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -512,7 +512,7 @@ class ClientConnection(asyncio.Protocol):
             self.bodies = None  # breaks the reference cycle: memory is freed by reference counts alone
 
     def note_vanished(self, exc: Exception | None) -> None:
-        if is_gone(exc):
+        if has_vanished(exc):
             detail = "the host stopped answering without closing the connection"
             self.host.refused(self, LimitExceeded("vanished_timeout_s", detail))
 

@@ -16,8 +16,8 @@ from fleet.proxy.connection import ClientConnection
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.host import State
 from fleet.proxy.tls_transport import SharedTls, TlsTransport
-from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
-from fleet.tls.brokers import NOT_REACHED, explain_dial
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver, connect
+from fleet.tls.brokers import DIAL_ERRORS, explain_dial
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Dialer:
         self._unknown: dict[BrokerId, asyncio.Event] = {}
         """Broker without a known address → event that is set once the address is known."""
         self._waiting_bytes = 0
-        self._resolver = Resolver(NAMES_KEPT_S)
+        self._resolver = Resolver(NAME_CACHE_S)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
         self._attempts = Deadlines(timeout_s, self._cancel_attempt)
@@ -101,7 +101,7 @@ class Dialer:
                 self._attempts.begin(connection)
                 try:
                     await self.connect(connection, candidate)
-                except NOT_REACHED as error:
+                except DIAL_ERRORS as error:
                     self._note_failure(connection, candidate, error)
                 except asyncio.CancelledError:
                     if not self._take_timeout(connection):
@@ -174,7 +174,7 @@ class Dialer:
         endpoint = candidate.endpoint
         if candidate.is_ipv4:
             return self._loop.create_connection(protocol, endpoint.host, endpoint.port)
-        addresses = self._resolver.known(endpoint)
+        addresses = self._resolver.cached(endpoint)
         if addresses is not None and len(addresses) == 1:
             only = addresses[0]
             if only[0] == AF_INET:  # the loop connects by address at less cost

@@ -13,7 +13,7 @@ from fleet.proxy.admission import MAX_SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.quota import MAX_DEBT_S, Quota, Quotas
 from fleet.proxy.timeouts import TimeoutPolicy
-from fleet.runtime.sockets import connections_per_worker, most_probes
+from fleet.runtime.sockets import connections_per_worker, max_probe_connections
 from fleet.runtime.ticker import PeriodicCallback
 
 _SWEEP_DELAY_FACTOR: Final = 1.1
@@ -48,7 +48,7 @@ class ConnectionLimiter:
         self._admission: Admission[ClientConnection] = Admission(
             connections_per_worker(settings, member),
             None if per_source is None else math.ceil(per_source / member.workers),
-            most_probes(settings, member),
+            max_probe_connections(settings, member),
             max(MAX_SILENCE_S, self._timeout_policy.sweep_s * _SWEEP_DELAY_FACTOR),
         )
         self._sweep_clock_s = 0.0

@@ -43,7 +43,7 @@ from fleet.runtime.child import ChildSpec
 from fleet.runtime.ipc import BOOTSTRAP, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.runtime.ticker import PeriodicCallback
 from fleet.tls import listeners
-from fleet.tls.brokers import to_brokers
+from fleet.tls.brokers import broker_tls
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Worker(Host):
         self._control_channel = ControlChannel(
             spec.control_socket, hello, self.apply, self._note_reachable, self.snapshot, take_traffic
         )
-        tls = to_brokers(spec.settings.upstream)
+        tls = broker_tls(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s, control = self._timing.upstream_connect_timeout_s, self._control_channel
         self._dialer = Dialer(

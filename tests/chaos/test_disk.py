@@ -103,7 +103,9 @@ def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
     assert [each for each in told if told[each]] == [proxy_id]
     assert why in told[proxy_id]
     text = fleet.log(proxy_id).read_text()[since:]
-    assert any("takes no part until this is gone" in line and why in line for line in text.splitlines())
+    assert any(
+        "Raft is stopped until this error is resolved" in line and why in line for line in text.splitlines()
+    )
     assert fleet.is_ready(proxy_id)
 
 

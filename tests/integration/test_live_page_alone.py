@@ -71,7 +71,9 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
         assert settings.admin.tls is not None
         assert settings.admin.tokens is not None
         gate = Gate(settings.admin.tokens, settings.source, {})
-        with served(source, sock, gate, admin.following(settings.admin.tls.of("p1"))) as member:
+        with served(
+            source, sock, gate, admin.reloading_context(settings.admin.tls.for_member("p1"))
+        ) as member:
             browser.get(member.url)
             dialog = browser.find_element(By.ID, "ask")
             wait_for(dialog.is_displayed, "it asks for a token")

@@ -24,7 +24,7 @@ from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.tls.access import Access
-from fleet.tls.checking import expires
+from fleet.tls.checking import der_expiry
 from fleet.tls.listeners import probe_context
 
 MAX_CONNECTIONS: Final = 64
@@ -93,7 +93,7 @@ class Collector:
     def _tls(self, address: Address) -> _Tls:
         """The TLS context for an address. Raises: OSError: a certificate file is not on this machine."""
         tls = self.settings.listener_tls.get(address.listener)
-        return None if tls is None else probe_context(tls.of(address.proxy_id))
+        return None if tls is None else probe_context(tls.for_member(address.proxy_id))
 
     async def _probe(self, address: Address, tls: _Tls) -> str | None:
         """Why no member answers at an address; None if one does."""
@@ -140,7 +140,7 @@ class Collector:
             return CertificateExpiry(owner, None, f"no answer within {self.timeout_s:g} s")
         except OSError as error:
             return CertificateExpiry(owner, None, str(error))
-        return CertificateExpiry(owner, expires(certificate))
+        return CertificateExpiry(owner, der_expiry(certificate))
 
     async def _reach(self, endpoint: Endpoint) -> str | None:
         """Why this machine cannot connect to a broker; None if it can."""

@@ -137,7 +137,7 @@ class LocalFleet:
         self.certificates = self._folder / "certs"
         if peer_tls or admin_tokens:
             made = (self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
-            issuing.make("demo", *made, issuing.hosts_of(self.settings))
+            issuing.make("demo", *made, issuing.member_hosts(self.settings))
         if admin_tokens:
             for place in _TOKENS.values():
                 file = self._folder / place["file"]

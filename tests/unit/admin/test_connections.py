@@ -236,7 +236,7 @@ async def test_idle_tls_connections_are_bounded(
     limit(MAX_STRANGERS=8, HANDSHAKE_TIMEOUT_S=LIMIT_S)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
-    await address.serve(context=admin.following(settings.admin.tls.of("p1")))
+    await address.serve(context=admin.reloading_context(settings.admin.tls.for_member("p1")))
     files_before = open_files()
     peers = [await address.connect() for _ in range(50)]
     for peer in peers:
@@ -251,7 +251,7 @@ async def test_tls_handshake_has_a_time(address: Address, limit: Limit, tmp_path
     limit(HANDSHAKE_TIMEOUT_S=0.2)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
-    await address.serve(context=admin.following(settings.admin.tls.of("p1")))
+    await address.serve(context=admin.reloading_context(settings.admin.tls.for_member("p1")))
     peers = [await address.connect() for _ in range(10)]
     for peer in peers[5:]:
         await peer.send(CLIENT_HELLO)
@@ -438,7 +438,7 @@ async def test_plaintext_at_an_admin_address_with_tls_is_logged(
 ) -> None:
     files = secured(tmp_path).admin.tls
     assert files is not None
-    await address.serve(context=admin.make_context(files.of("p1")))
+    await address.serve(context=admin.make_context(files.for_member("p1")))
     peer = await address.connect()
     await peer.send(HEALTH)
     await peer.closed()

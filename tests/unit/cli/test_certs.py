@@ -104,7 +104,7 @@ def test_check_verifies_local_files_and_names_missing_ones(config: Path, folder:
     assert (code, [each for each in printed["warnings"] if "certificates" in each]) == (0, [])
     code, printed = run_json(capsys, "check", "-c", str(config), "--node", "p2")
     assert (code, printed["error"]["kind"]) == (2, "config")
-    assert "p2.key: there is no such file" in printed["error"]["message"]
+    assert "p2.key: file not found" in printed["error"]["message"]
     assert run_json(capsys, "check", "-c", str(config), "--node", "p9")[0] == 2
 
 
@@ -123,7 +123,7 @@ def test_node_does_not_start_with_wrong_files(
     assert run_json(capsys, "node", "-c", str(config), "--node", "p1")[0] == 0
     code, printed = run_json(capsys, "node", "-c", str(config), "--node", "p2")
     assert (code, printed["error"]["kind"], started) == (2, "config", ["p1"])
-    assert "names fleet://demo/p3, and must name fleet://demo/p2" in printed["error"]["message"]
+    assert "must name fleet://demo/p2, but names fleet://demo/p3" in printed["error"]["message"]
 
 
 def test_password_that_others_may_read_is_rejected(
@@ -148,7 +148,9 @@ def test_password_that_others_may_read_is_rejected(
     for command in (("check",), ("check", "--node", "p1"), ("node", "--node", "p1")):
         code, printed = run_json(capsys, *command, "-c", str(config))
         assert (code, printed["error"]["kind"]) == (2, "config")
-        assert printed["error"]["message"].endswith(f"nobody but its owner may read it; chmod 600 {password}")
+        assert printed["error"]["message"].endswith(
+            f"must be readable only by its owner; run `chmod 600 {password}`"
+        )
         assert "correct-horse" not in str(printed)
     assert started == []
 

@@ -565,7 +565,7 @@ def test_process_exits_and_needs_no_package_of_the_demo(config: Path) -> None:
     assert (checked.returncode, json.loads(checked.stdout)["fleet"]) == (0, "demo")
     wrong = exit_code(sys.executable, "-m", "fleet", "check", "-c", str(config.parent / "none.yaml"))
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "there is no such file" in wrong.stderr
+    assert "file not found" in wrong.stderr
 
 
 def test_durations_are_readable() -> None:
@@ -619,12 +619,12 @@ def test_tokens_and_certificates_are_checked_before_the_start(
     (tmp_path / "read-token").chmod(0o644)
     code, printed = run_json(capsys, command, "-c", str(config), "--node", "p1")
     assert (code, printed["error"]["kind"]) == (2, "config")
-    assert "nobody but its owner may read it; chmod 600" in printed["error"]["message"]
+    assert "must be readable only by its owner; run `chmod 600" in printed["error"]["message"]
     assert admin_tls.READ not in printed["error"]["message"]
     (tmp_path / "read-token").chmod(0o600)
     (tmp_path / "certs" / "p1.key").unlink()
     code, printed = run_json(capsys, command, "-c", str(config), "--node", "p1")
-    assert (code, "p1.key: there is no such file" in printed["error"]["message"]) == (2, True)
+    assert (code, "p1.key: file not found" in printed["error"]["message"]) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["check", "node"])
@@ -707,7 +707,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[Served, Path]]:
     admin = load(config, {}).admin
     assert admin.tls is not None
     assert admin.tokens is not None
-    gate, context = Gate(admin.tokens, str(config), {}), tls.following(admin.tls.of("p1"))
+    gate, context = Gate(admin.tokens, str(config), {}), tls.reloading_context(admin.tls.for_member("p1"))
     with served(Source(), sock, gate=gate, tls=context) as one:
         yield one, config
 

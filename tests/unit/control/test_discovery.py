@@ -39,7 +39,7 @@ async def test_error_has_the_reason_of_each_server(tmp_path: Path) -> None:
     servers = [Endpoint("127.0.0.1", each.sockets[0].getsockname()[1]) for each in (plain, foreign)]
     tls = UpstreamTlsSettings(Authority(tmp_path).certificate, None, None, check_hostname=True, lines={})
     message = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
-    assert f"{servers[0]}: hung up in the handshake" in message
+    assert f"{servers[0]}: closed during the handshake" in message
     assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in message
     plain.close()
     gone = servers[0]

@@ -32,7 +32,7 @@ from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.proxy.wire.api_versions import build_error_reply
 from fleet.runtime.outbound import LocalFailure, Resolver
-from fleet.tls.brokers import to_brokers
+from fleet.tls.brokers import broker_tls
 from tests.certificates import Authority
 
 PATIENT_S = 30.0
@@ -248,7 +248,7 @@ async def test_broker_probe_uses_tls_where_configured(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker").both)
-    tls = to_brokers(
+    tls = broker_tls(
         UpstreamSettings(
             UpstreamTlsSettings(authority.certificate, None, None, check_hostname=True, lines={})
         )

@@ -60,5 +60,5 @@ def test_end_of_the_raft_thread_ends_control(tmp_path: Path) -> None:
         for fd in (heard, heartbeat, lifeline, held, spec_fd):
             os.close(fd)
     assert ended.returncode == 1
-    assert "the Raft thread ends by an error" in ended.stderr
+    assert "Raft thread ended by an error" in ended.stderr
     assert "broken on purpose" in ended.stderr

@@ -20,13 +20,13 @@ from tests.unit.config.test_file import tree
 
 def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     issuing.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
-    read, look, path = [], checking.expiry, tmp_path / "ca.pem"
+    read, look, path = [], checking.file_expiry, tmp_path / "ca.pem"
 
     def looking(at: Path) -> datetime | None:
         read.append(at)
         return look(at)
 
-    monkeypatch.setattr(checking, "expiry", looking)
+    monkeypatch.setattr(checking, "file_expiry", looking)
     upstream = SimpleNamespace(tls=SimpleNamespace(files={"ca": path, "key": tmp_path / "none"}))
     settings = SimpleNamespace(
         listener_tls={}, peer_tls=None, admin=SimpleNamespace(tls=None), upstream=upstream

@@ -1,4 +1,4 @@
-"""Options of sockets, as the kernel has them."""
+"""Options of sockets, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from fleet.runtime.socket_options import ACCEPT_BATCH, accept_connections, is_gone, keep_alive
+from fleet.runtime.socket_options import ACCEPT_BATCH, accept_connections, has_vanished, keep_alive
 
 ASKING = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 
@@ -19,7 +19,7 @@ ASKING = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
     ("vanished_timeout_s", "asking"),
     [(150.0, (60, 10, 9)), (3600.0, (1440, 240, 9)), (8.0, (3, 1, 5)), (0.1, (1, 1, 1))],
 )
-def test_what_a_listening_socket_accepts_is_watched_by_the_kernel_as_it_is(
+def test_accepted_connection_inherits_keepalive(
     vanished_timeout_s: float, asking: tuple[int, int, int]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -30,17 +30,17 @@ def test_what_a_listening_socket_accepts_is_watched_by_the_kernel_as_it_is(
 
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
-def test_who_does_not_answer_the_kernel_is_gone(number: int) -> None:
-    assert is_gone(OSError(number, "as the kernel says"))
+def test_peer_that_does_not_answer_the_kernel_has_vanished(number: int) -> None:
+    assert has_vanished(OSError(number, "as reported by the kernel"))
 
 
 @pytest.mark.parametrize("exc", [None, ConnectionResetError(errno.ECONNRESET, "reset"), EOFError()])
-def test_who_ends_or_resets_a_connection_is_not(exc: Exception | None) -> None:
-    assert not is_gone(exc)
+def test_peer_that_ends_a_connection_has_not_vanished(exc: Exception | None) -> None:
+    assert not has_vanished(exc)
 
 
 async def test_accepting_leaves_turns_to_other_work() -> None:
-    """And those who wait are accepted many in a turn."""
+    """Waiting connections are accepted in batches."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
         listener.setblocking(False)
