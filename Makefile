@@ -77,7 +77,7 @@ test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m pytest -s --size=test-long tests >&2
 	@$(BIN)/python -m pytest tests/spark_crosscheck --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
-	@$(BIN)/python -m tests.chaos.seeded.spark_check --seed 1 --runs 20 --outages --report docs/judged.md >&2
+	@$(BIN)/python -m tests.chaos.seeded.spark_check --seed 1 --runs 20 --outages --report docs/spark-crosscheck.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m benchmarks.full_load --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
@@ -100,16 +100,16 @@ docs: ready-test ## The handbook as a site, build/site/index.html; links are che
 	@echo build/site/index.html
 
 lock: ## Resolve the dependencies anew into requirements/*.lock
-	@$(PYTHON) tools/bootstrap.py lock
+	@$(PYTHON) -m tools.bootstrap lock
 
 clean: ## Remove everything that make has brought or built
 	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache kafka_proxy_fleet.egg-info
 
 ready-demo:
-	@tools/prerequisites.sh demo && $(PYTHON) tools/bootstrap.py demo
+	@tools/prerequisites.sh demo && $(PYTHON) -m tools.bootstrap demo
 
 ready-test:
-	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py test
+	@tools/prerequisites.sh test && $(PYTHON) -m tools.bootstrap test
 
 ready-long:
-	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py long
+	@tools/prerequisites.sh test && $(PYTHON) -m tools.bootstrap long

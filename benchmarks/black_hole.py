@@ -34,7 +34,7 @@ from fleet.core.model import BrokerId, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.demo.view import milliseconds
 from fleet.drills.workload.prober import Prober
-from fleet.drills.workload.waiting import alongside, happens, in_thread
+from fleet.drills.workload.waiting import background_tasks, eventually, in_thread
 from tests.chaos.seeded.effects import becomes, hears_all
 from tests.chaos.seeded.network import Toxiproxy
 from tests.chaos.seeded.run import Ground, prepare
@@ -107,7 +107,7 @@ class Holes:
                 swallow = partial(self._network.poison, links, "timeout", {"timeout": 0}, fault)
                 await in_thread(swallow)
             breaking_ms = (time.monotonic() - broken_s) * 1000.0
-            await happens(lambda: live_s() is not None, _LIMIT_S)
+            await eventually(lambda: live_s() is not None, _LIMIT_S)
             found_s = live_s()
         finally:
             self._fleet.thaw(victim)
@@ -145,7 +145,7 @@ async def holes(ground: Ground, folder: Path) -> AsyncIterator[Holes]:
         targets = {each: fleet.bootstrap_endpoint(each) for each in fleet.members}
         prober = Prober(targets, fleet.owner_of)
         prober.fast = True
-        async with alongside(prober.run()):
+        async with background_tasks(prober.run()):
             yield Holes(fleet, ground.network, prober, frozenset(ground.kafka.brokers))
 
 

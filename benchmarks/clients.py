@@ -15,7 +15,7 @@ from fleet.drills.demo.run import Stage, create_topic, delete_topic
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import audit_of
 from fleet.drills.workload.clients import ClientSettings
-from fleet.drills.workload.waiting import in_thread, until
+from fleet.drills.workload.waiting import in_thread, wait_until
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 Command: TypeAlias = Callable[..., Any]
@@ -113,4 +113,4 @@ async def await_flow(clients: Mapping[str, Client], limit_s: float = FLOW_LIMIT_
             client.workload.check()
         return all([client.traffic.flows_since(since_s) for client in clients.values()])
 
-    await until(flows, "records of every client", limit_s)
+    await wait_until(flows, "records of every client", limit_s)

@@ -105,7 +105,7 @@ def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1,
             session.receive_from_broker(read, write)
 
     act()  # the first request of a connection is looked at more closely
-    assert session.quiet, name
+    assert session.is_idle, name
     return Case(name, frames, act)
 
 
@@ -126,7 +126,7 @@ def _through_connections(name: str, asked: bytes, answer: bytes) -> Case:
 
     broker.data_received(answer)
     act()
-    assert client.session.quiet, name
+    assert client.session.is_idle, name
     return Case(name, 1, act)
 
 
@@ -165,9 +165,9 @@ class _Host:
     def opened(self, _: ClientConnection) -> None: ...
     def closed(self, _: ClientConnection) -> None: ...
     def dial(self, _: ClientConnection) -> None: ...
-    def broker_gone(self, _: ClientConnection) -> None: ...
+    def broker_closed(self, _: ClientConnection) -> None: ...
     def cut(self, _: ClientConnection) -> None: ...
-    def came_back(self, _: ClientConnection) -> None: ...
+    def client_returned(self, _: ClientConnection) -> None: ...
     def sampled(self, _: ClientConnection) -> None: ...
     def refused(self, _: ClientConnection, error: WireError | LimitExceeded) -> None:
         raise error

@@ -41,10 +41,10 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.load import Passed, minutes
+from fleet.pipeline.load import Traffic, minutes
 from fleet.pipeline.observations import EVENTS, LedgerEntry
-from fleet.pipeline.parse import only
-from fleet.pipeline.streams import Kafka, records, session
+from fleet.pipeline.parse import parse_kind
+from fleet.pipeline.streams import Kafka, read_records, session
 from tests.chaos.seeded.command import say
 
 PREFIX: Final = "bench."
@@ -110,7 +110,7 @@ def cluster() -> Iterator[tuple[KafkaCluster, Path]]:
         KafkaCluster(1, Path(folder, "kafka")) as kafka,
     ):
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        topics = (*dict.fromkeys(event_schema.TOPICS.values()), event_schema.OUTSIDE)
+        topics = (*dict.fromkeys(event_schema.TOPICS.values()), event_schema.OBSERVATIONS)
         made = admin.create_topics([NewTopic(PREFIX + name, PARTITIONS, 1) for name in topics])
         for future in made.values():
             future.result(30)
@@ -146,7 +146,7 @@ class Throughput:
 
 def count(spark: SparkSession, site: Site, topic: str) -> None:
     """The least that a stream can do with the records of a topic."""
-    read = records(spark, site.kafka, [PREFIX + topic], streaming=True)
+    read = read_records(spark, site.kafka, [PREFIX + topic], streaming=True)
     counted = read.groupBy().count().writeStream.outputMode("complete").format("noop")
     finish(counted.option("checkpointLocation", site.checkpoint("count")).trigger(availableNow=True).start())
 
@@ -170,7 +170,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
         seconds = -(-amount // (MEMBERS * IDENTITIES))
         filled = {
             "traffic": fill(kafka, "traffic", traffic(seconds)),
-            "ledger": fill(kafka, event_schema.OUTSIDE, ledger(range(amount // 3))),
+            "ledger": fill(kafka, event_schema.OBSERVATIONS, ledger(range(amount // 3))),
         }
         spark = session("local[2]")
         numbers = iter(range(1_000))
@@ -182,7 +182,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
             return time.monotonic() - since_s
 
         jobs: Mapping[str, Callable[[SparkSession, Site], None]] = {"traffic": load, "ledger": audited}
-        topics = {"traffic": "traffic", "ledger": event_schema.OUTSIDE}
+        topics = {"traffic": "traffic", "ledger": event_schema.OBSERVATIONS}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         try:
             for number in range(rounds + 1):
@@ -210,7 +210,7 @@ def _throughput(name: str, filled: int, times: list[tuple[float, float]]) -> Thr
 
 def replayed(spark: SparkSession, place: str) -> DataFrame:
     """The work of the job `load`, on events that lie in files."""
-    return minutes(only(spark.read.parquet(place), "traffic", Passed))
+    return minutes(parse_kind(spark.read.parquet(place), "traffic", Traffic))
 
 
 def replay(master: str, place: str, rounds: int) -> list[float]:
@@ -337,7 +337,7 @@ def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int
         at_ms = began_ms + 1000 * second
         told[0] += fill(kafka, "traffic", traffic(1, at_ms))
         numbers = range(second * per_s // 3, (second + 1) * per_s // 3)
-        told[0] += fill(kafka, event_schema.OUTSIDE, ledger(numbers, at_ms))
+        told[0] += fill(kafka, event_schema.OBSERVATIONS, ledger(numbers, at_ms))
         second += 1
 
 

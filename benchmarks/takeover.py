@@ -52,7 +52,7 @@ from fleet.drills.workload.audit import Audit, audit
 from fleet.drills.workload.clients import ClientSettings, Workload, WorkloadSpec, read_log
 from fleet.drills.workload.history import Event, Record
 from fleet.drills.workload.prober import Prober
-from fleet.drills.workload.waiting import alongside, in_thread
+from fleet.drills.workload.waiting import background_tasks, in_thread
 
 Key: TypeAlias = tuple[int, Record]
 Kills: TypeAlias = "Sequence[Kill | Stall]"
@@ -191,10 +191,10 @@ async def measure(
     prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
     rounds, deliveries = Rounds(fleet, running.broker_ids, workload, prober), Deliveries(workload)
     kills: list[Kill] = []
-    async with alongside(prober.run()):
+    async with background_tasks(prober.run()):
         try:
             workload.start()
-            await rounds.flowing()
+            await rounds.await_flow()
             with refreshes:
                 for number, wish in enumerate(options.kills, 1):
                     kill = await _kill(fleet, rounds, deliveries, refreshes, wish)

@@ -85,7 +85,7 @@ def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:
     folder.mkdir()
     hosts = ("127.0.0.1", *map(host_of, range(1, 1 + brokers)))
     issuing.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: hosts})
-    files = issuing.files_in(folder, _ALL)
+    files = issuing.member_files(folder, _ALL)
     both = folder / "both.pem"
     both.touch(0o600)
     both.write_bytes(files.key.read_bytes() + files.certificate.read_bytes())

@@ -1,22 +1,23 @@
-"""Who owns which identity: members, brokers and previous ownership in, ownership and successors out. Pure.
+"""Assigns identities: members, brokers and previous ownership in, ownership and successors out. Pure.
 
-The *load* of a proxy is the number of identities it is an owner of. In the order of their weight:
+The *load* of a proxy is the number of identities that it owns. The rules, most important first:
 
-1. Every identity has an owner that may own it: eligible, with a port for it, and able to reach its broker
-   where anybody else is. Where nobody may, the previous owners stay.
-2. A pinned identity is owned by the member it is pinned to, where that one may own it (so a pin to a member
-   that cannot reach the broker waits until it can).
-3. Loads differ by at most one, as far as 1 and 2 leave room. Where identities have weights, it is
-   ``fleet.core.weights`` that decides on this and what follows.
+1. Every identity has an owner that may own it: an eligible member with a port for the identity, which reaches
+   the broker if any such member does. If no member may own the identity, the previous owners stay.
+2. A pinned identity is owned by the member that it is pinned to, if this member may own it. So a pin to a
+   member that cannot reach the broker waits until the member can.
+3. Loads differ by at most one, as far as rules 1 and 2 permit. If identities have weights,
+   ``fleet.core.weights`` decides rules 3 to 5 instead.
 4. As few owners as possible lose an identity.
-5. Brokers' racks are matched.
+5. Owners are in the racks of their brokers.
 
-An identity has one owner, unless there are more proxies than identities: a proxy that would own nothing then
-is an owner besides others, and stays one until balance asks for it.
+An identity has one owner, unless there are more proxies than identities. Then a proxy that would own nothing
+becomes an additional owner, and stays an owner until balance requires a change.
 
-The first successor of an identity is who gets it when its only owner dies, found by the same placement as
-every other move: so a take-over is balanced, although each member looks it up by itself. ``take_over``
-follows the successors as they were committed: they are what is advertised since the death was suspected.
+The first successor of an identity is the member that gets it when its only owner dies. The same placement
+that decides all other moves computes the successors. So a takeover is balanced, although each member looks up
+the successor by itself. ``take_over`` follows the committed successors, because every member has advertised
+them since it suspected the death.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from zlib import crc32
 
 from fleet.core.model import Broker, BrokerId, Member, Ownership, ProxyId
 from fleet.core.placement import Candidates, Levels, Placement
-from fleet.core.weights import Weights, place, proposal
+from fleet.core.weights import Weights, place_orphans, rebalance
 
 MAX_SUCCESSORS = 3
-"""Beyond these, ``fleet.core.directory`` falls back to rendezvous hashing."""
+"""Successors per identity. If all are dead, ``fleet.core.directory`` falls back to rendezvous hashing."""
 
 _Owners = dict[BrokerId, tuple[ProxyId, ...]]
 
@@ -45,19 +46,19 @@ def take_over(
     pins: Mapping[BrokerId, ProxyId],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
 ) -> dict[BrokerId, Ownership]:
-    """The ownership after what death, drain or a lost broker connection needs, and no other move.
+    """Compute the ownership after a death, a drain or a lost broker connection, without any other move.
 
     Args:
-        members: all that are committed; only the eligible ones own.
+        members: all committed members; only eligible members own identities.
         brokers: the identities to own.
         previous: the committed ownership.
-        pins: identity → the member that shall own it; heeded for identities that lost their owners.
-        unreachable: pairs of a proxy and a broker that it cannot reach.
-    Returns: for every identity the owners that may stay; else its first successor that may own it; else the
-        least loaded member, racks breaking ties.
+        pins: identity → the member that should own it; applied to identities that lost their owners.
+        unreachable: pairs of a proxy and a broker that the proxy cannot reach.
+    Returns: for every identity the owners that may stay; otherwise its first successor that may own it;
+        otherwise the least loaded member, with racks as the tie-breaker.
     """
     fleet = Candidates(members, brokers, pins, unreachable)
-    owned, orphans = _keep(fleet, previous, pinned=False)
+    owned, orphans = _keep_owners(fleet, previous, pinned=False)
     rest = []
     for broker_id in orphans:
         successor = _first_successor(fleet, broker_id, previous)
@@ -66,7 +67,7 @@ def take_over(
         else:
             owned[broker_id] = (successor,)
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
-    owned.update(_alone(placement.place(rest)))
+    owned.update(_with_single_owners(placement.place(rest)))
     return _with_successors(fleet, owned, previous)
 
 
@@ -76,24 +77,25 @@ def assign(
     previous: Mapping[BrokerId, Ownership],
     pins: Mapping[BrokerId, ProxyId],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
-    weighing: Weights | None = None,
+    weights: Weights | None = None,
 ) -> dict[BrokerId, Ownership]:
-    """The balanced ownership that moves as little as possible; ``assign`` of its own result is that result.
+    """Compute the balanced ownership that moves as little as possible. ``assign`` does not change its own
+    result.
 
-    Args and Returns: as for ``take_over``; pins are heeded for every identity.
-        weighing: what identities weigh; None where they are counted.
+    Args and Returns: as for ``take_over``, but pins apply to every identity.
+        weights: the weights of identities; None to balance by number.
     """
     fleet = Candidates(members, brokers, pins, unreachable)
-    owned, orphans = _keep(fleet, previous, pinned=True)
-    if weighing is not None:
-        owned.update(place(fleet, owned, orphans, weighing))
-        owned = proposal(fleet, owned, weighing)
+    owned, orphans = _keep_owners(fleet, previous, pinned=True)
+    if weights is not None:
+        owned.update(place_orphans(fleet, owned, orphans, weights))
+        owned = rebalance(fleet, owned, weights)
         _add_owners(fleet, owned)
         return _with_successors(fleet, owned, previous)
     preferred = {broker_id: _first_successor(fleet, broker_id, previous) for broker_id in orphans}
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
-    owned.update(_alone(placement.place(orphans, preferred)))
-    _shed(fleet, owned)
+    owned.update(_with_single_owners(placement.place(orphans, preferred)))
+    _move_excess(fleet, owned)
     if len(fleet.eligible) > len(brokers):
         _add_owners(fleet, owned)
     _even_out(fleet, owned)
@@ -101,19 +103,19 @@ def assign(
     return _with_successors(fleet, owned, previous)
 
 
-def _keep(
+def _keep_owners(
     fleet: Candidates, previous: Mapping[BrokerId, Ownership], pinned: bool
 ) -> tuple[_Owners, list[BrokerId]]:
-    """The previous owners that may stay, and the identities that are left with none."""
+    """The previous owners that may stay, and the identities that have no owner left."""
     owned: _Owners = {}
     orphans: list[BrokerId] = []
     for broker_id in fleet.broker_ids:
-        may = fleet.choices(broker_id) if pinned else fleet.allowed(broker_id)
+        choices = fleet.choices(broker_id) if pinned else fleet.allowed(broker_id)
         before = previous[broker_id].owners if broker_id in previous else ()
-        owners = before if may.issuperset(before) else tuple(p for p in before if p in may)
+        owners = before if choices.issuperset(before) else tuple(p for p in before if p in choices)
         if owners:
             owned[broker_id] = owners
-        elif may:
+        elif choices:
             orphans.append(broker_id)
         elif before:
             owned[broker_id] = before
@@ -129,7 +131,7 @@ def _first_successor(
     return next((p for p in previous[broker_id].successors if p in choices), None)
 
 
-def _alone(placed: Mapping[BrokerId, ProxyId]) -> _Owners:
+def _with_single_owners(placed: Mapping[BrokerId, ProxyId]) -> _Owners:
     return {broker_id: (proxy_id,) for broker_id, proxy_id in placed.items()}
 
 
@@ -142,14 +144,14 @@ def _loads(fleet: Candidates, owned: _Owners) -> dict[ProxyId, int]:
     return loads
 
 
-def _shed(fleet: Candidates, owned: _Owners) -> None:
-    """Move identities that anybody may own from the most to the least loaded, as few as balance takes."""
+def _move_excess(fleet: Candidates, owned: _Owners) -> None:
+    """Move identities that any member may own from the most to the least loaded, as few as possible."""
     loads = _loads(fleet, owned)
     movable: dict[ProxyId, list[BrokerId]] = {}
     for broker_id, owners in owned.items():
         if len(owners) == 1 and owners[0] in loads and fleet.choices(broker_id) is fleet.everyone:
             movable.setdefault(owners[0], []).append(broker_id)
-    # Where proxies outnumber identities, one that owns nothing becomes an owner besides others: no move.
+    # If proxies outnumber identities, a proxy without identities becomes an additional owner: no move.
     least = 1 if len(fleet.eligible) > len(fleet.brokers) else 0
     donors = [(-max(loads[proxy_id], least), proxy_id) for proxy_id in movable]
     receivers = [(max(load, least), proxy_id) for proxy_id, load in loads.items()]
@@ -161,7 +163,7 @@ def _shed(fleet: Candidates, owned: _Owners) -> None:
         (load, donor), (low, receiver) = donors[0], receivers[0]
         giving[donor] = giving.get(donor, 0) + 1
         racks.add(fleet.racks[receiver])
-        # What a donor cannot give any more of counts as no load.
+        # A donor without more identities to give counts as not loaded.
         heapreplace(donors, (load + 1 if giving[donor] < len(movable[donor]) else 0, donor))
         heapreplace(receivers, (low + 1, receiver))
     pool: list[BrokerId] = []
@@ -174,11 +176,11 @@ def _shed(fleet: Candidates, owned: _Owners) -> None:
         for broker_id in best[:count]:
             del owned[broker_id]
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
-    owned.update(_alone(placement.place(sorted(pool))))
+    owned.update(_with_single_owners(placement.place(sorted(pool))))
 
 
 def _add_owners(fleet: Candidates, owned: _Owners) -> None:
-    """Make every proxy that owns nothing an owner besides others."""
+    """Make every proxy that owns nothing an additional owner."""
     for proxy_id, load in _loads(fleet, owned).items():
         if load == 0:
             options = [
@@ -192,7 +194,7 @@ def _add_owners(fleet: Candidates, owned: _Owners) -> None:
 
 
 def _even_out(fleet: Candidates, owned: _Owners) -> None:
-    """Balance what ``_shed`` could not: chains of moves over identities that not everybody may own."""
+    """Balance the rest by chains of moves, over identities that only some members may own."""
     loads = _loads(fleet, owned)
     while loads and max(loads.values()) - (least := min(loads.values())) >= 2:
         holdings: dict[ProxyId, list[BrokerId]] = {}
@@ -203,7 +205,7 @@ def _even_out(fleet: Candidates, owned: _Owners) -> None:
         chains = [found for d in donors if (found := _chain(fleet, owned, holdings, loads, d))]
         if not chains:
             return
-        # The fewest moves first; of those, from the most loaded.
+        # The shortest chain first; among equals, the chain from the most loaded member.
         chain = min(chains, key=len)
         loads[chain[0][1]] -= 1
         loads[chain[-1][2]] += 1
@@ -218,7 +220,7 @@ def _chain(
     loads: Mapping[ProxyId, int],
     donor: ProxyId,
 ) -> list[tuple[BrokerId, ProxyId, ProxyId]]:
-    """The shortest chain of (identity, giver, taker) to a member with two less than the donor; else empty."""
+    """The shortest chain of (identity, giver, taker) to a member with two fewer than the donor; or empty."""
     came: dict[ProxyId, tuple[BrokerId, ProxyId]] = {}
     queue = deque([donor])
     while queue:
@@ -245,7 +247,7 @@ def _with_successors(
     first = _first_successors(fleet, owned, previous)
     ring = sorted((crc32(proxy_id.encode()), proxy_id) for proxy_id in fleet.eligible)
     places = [place for place, _ in ring]
-    around = [proxy_id for _, proxy_id in ring] * 2
+    ring_twice = [proxy_id for _, proxy_id in ring] * 2
     result: dict[BrokerId, Ownership] = {}
     for broker_id in fleet.broker_ids:
         if broker_id not in owned:
@@ -257,11 +259,11 @@ def _with_successors(
             result[broker_id] = before if before is not None else Ownership(owners)
             continue
         successors = [first[broker_id]] if broker_id in first else []
-        # The next on a ring of hashes: hardly any of them changes when a member comes or goes.
+        # The next members on a ring of hashes: few successors change when a member joins or leaves.
         start = bisect_left(places, (broker_id * 2654435761) & 0xFFFFFFFF)
-        # Where everybody may own it, so many of them are enough: the owners may be among them.
+        # If every member may own the identity, this many candidates suffice: the owners may be among them.
         enough = MAX_SUCCESSORS + len(owners) if allowed is fleet.everyone else len(ring)
-        for proxy_id in around[start : start + min(enough, len(ring))]:
+        for proxy_id in ring_twice[start : start + min(enough, len(ring))]:
             if len(successors) == MAX_SUCCESSORS:
                 break
             if proxy_id in allowed and proxy_id not in owners and proxy_id not in successors:
@@ -277,7 +279,7 @@ def _with_successors(
 def _first_successors(
     fleet: Candidates, owned: _Owners, previous: Mapping[BrokerId, Ownership]
 ) -> dict[BrokerId, ProxyId]:
-    """For each identity with one owner: who gets it when that one dies, each death taken by itself."""
+    """For each identity with one owner: the member that gets it when the owner alone dies."""
     alone: dict[ProxyId, list[BrokerId]] = {}
     for broker_id, owners in sorted(owned.items()):
         if len(owners) == 1 and owners[0] in fleet.everyone:

@@ -1,8 +1,8 @@
-"""One member's part in the replicated state: a thread that runs Raft, with a thread-safe face.
+"""The replicated state of one member: a thread that runs Raft, with a thread-safe interface.
 
-The thread has its own queue, so that a flush of the disk delays no heartbeat of the control loop. Everything
-that comes in wakes it at once; otherwise it ticks. A failed write, or any other fault inside, is treated as a
-crash of Raft alone: everything is closed and opened again from disk, until that works.
+The thread has its own queue, so that a disk flush does not delay heartbeats of the control loop. Every input
+wakes the thread immediately; otherwise it ticks. A failed write, or any other internal error, is treated as a
+crash of Raft alone: everything is closed and opened again from disk, until opening succeeds.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _REOPEN_S: Final = 1.0
 _LEADER_STALE_S: Final = 0.8
 _STOP_TIMEOUT_S: Final = 5.0
 _MAX_INPUTS: Final = 256
-"""How much of the queue is worked off between two ticks."""
+"""How many inputs are processed between two ticks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """Who takes part, where the files are, and how fast it goes (seconds).
+    """Members, folder and times (in seconds) of Raft.
 
     Args:
-        folder: of the member's files; Raft's are in ``raft`` below it.
-        compact_entries: length of the log at which a snapshot takes its place.
+        folder: the folder of the member's files; Raft's files are in ``raft`` below it.
+        compact_entries: length of the log at which a snapshot replaces it.
     """
 
     me: ProxyId
@@ -61,9 +61,9 @@ class RaftSettings:
 
 
 def wait_s(due_in_s: float, tick_s: float, rest_s: float) -> float:
-    """How long to wait for what is due, and for no longer than a rest.
+    """How long to wait until the next action is due, at most ``rest_s``.
 
-    What should have been done already cannot be done yet, for reasons that each tick looks at again.
+    An overdue action cannot be done yet, for reasons that each tick checks again.
     """
     return min(due_in_s, rest_s) if due_in_s > 0 else tick_s
 
@@ -72,10 +72,10 @@ class RaftNode:
     """One voter or observer.
 
     Args:
-        send: hands a payload for a member to the links; called on the Raft thread, must not block.
-        on_change: called on the Raft thread, once a tick at most, with the state, the status, and what was
-            applied since the last call, when any of these is new; once with the state from disk at first.
-        on_end: called on the Raft thread where that ends by an error, and so never does anything again.
+        send: passes a payload for a member to the links; called on the Raft thread, must not block.
+        on_change: called on the Raft thread with the state, the status and the commands applied since the
+            last call; at most once a tick, if any of them is new. The first call has the state from disk.
+        on_end: called on the Raft thread if an error ends that thread for good.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class RaftNode:
 
     @property
     def state(self) -> FleetState:
-        """The state as of the last commit that this member knows of, quorum or not."""
+        """The state after the last commit that this member knows, with or without a quorum."""
         return self._state
 
     def start(self) -> None:
-        """Read what is on disk (``state`` is that from here on), and start the thread.
+        """Read the files into ``state``, and start the thread.
 
         Raises:
-            JournalError: the journal or the snapshot is corrupt, or another process's or member's.
-            RaftError: the installed pysyncobj is not the one that this works with.
+            JournalError: the journal or the snapshot is corrupt, or belongs to another process or member.
+            RaftError: the installed pysyncobj is not supported.
         """
         guards.check_library()
         try:
@@ -132,19 +132,19 @@ class RaftNode:
         except BaseException:
             self._close()
             raise
-        self._applied.clear()  # it was applied in an earlier life
+        self._applied.clear()  # these commands were applied in an earlier life
         self._observe(time.monotonic())
         self._started = True
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and close the files; commands that are waited for fail."""
+        """End the thread and close the files. Pending commands fail."""
         if not self._started:
             return
         self._inputs.put(None)
         self._thread.join(_STOP_TIMEOUT_S)
         if self._thread.is_alive():
-            log.error("the Raft thread did not end within %g s: the disk hangs", _STOP_TIMEOUT_S)
+            log.error("Raft thread did not end, the disk may hang: timeout_s=%g", _STOP_TIMEOUT_S)
 
     def link_up(self, peer: ProxyId) -> None:
         self._inputs.put(partial(self._link_up, peer))
@@ -153,22 +153,20 @@ class RaftNode:
         self._inputs.put(partial(self._link_down, peer))
 
     def receive(self, peer: ProxyId, payload: bytes) -> None:
-        """Take a payload that ``send`` of another member has sent; anything malformed is dropped and
-        counted.
-        """
+        """Queue a payload from another member. Malformed payloads are dropped and counted later."""
         self._inputs.put(partial(self._receive, peer, payload))
 
     def propose(self, command: Command, timeout_s: float) -> Future[Outcome]:
-        """Have a stamped command committed. It is tried again until the time is up, which its id makes safe.
+        """Commit a stamped command. It is retried until the timeout; its id makes retries safe.
 
-        Returns: a future of what it came to when it was applied here. It fails with
-            NoQuorum: there was no leader to take it in time, so it never will be committed;
-            CommandTimeout: it was handed to a leader, and may yet be committed;
+        Returns: a future of the outcome of the command when this member applied it. The future fails with
+            NoQuorum: no leader got the command in time, so it will never be committed;
+            CommandTimeout: a leader got the command, so it may still be committed;
             ValueError: the command has no id, or is too large.
         """
         try:
             if not command.command_id:
-                raise ValueError(f"{command.kind}: not stamped with an id")
+                raise ValueError(f"{command.kind}: has no id")
             proposal = Proposal(command.command_id, encode(command), time.monotonic() + timeout_s)
         except ValueError as error:
             failed: Future[Outcome] = Future()
@@ -185,10 +183,10 @@ class RaftNode:
         try:
             self._serve()
         except BaseException as error:
-            log.critical("the Raft thread ends by an error", exc_info=error)
+            log.critical("Raft thread ended by an error", exc_info=error)
             with contextlib.suppress(Exception):
                 self._close()
-            self._fail_commands("Raft has ended by an error, which the log has")
+            self._fail_commands("Raft has ended by an error; see the log of this member")
             self._on_end(error)
 
     def _serve(self) -> None:
@@ -202,22 +200,22 @@ class RaftNode:
                 self._fail(error)
             self._observe(time.monotonic())
             self._publish()
-            self._proposals.tell()
+            self._proposals.report()
         self._close()
         self._fail_commands("this member has stopped")
 
-    def _fail_commands(self, why: str) -> None:
-        """Fail the commands that wait, and those that are still on their way to this thread."""
+    def _fail_commands(self, reason: str) -> None:
+        """Fail the pending commands, and the commands that are still in the queue of this thread."""
         self._ended = True
         with contextlib.suppress(queue.Empty):
             while True:
                 action = self._inputs.get_nowait()
                 if action is not None:
                     action()
-        self._proposals.fail_all(why)
+        self._proposals.fail_all(reason)
 
     def _take_inputs(self) -> bool:
-        """Wait for something to do, and do what there is; False once the node is to stop."""
+        """Wait for input and process it; False once the node must stop."""
         longest_s = self._wait_s()
         with contextlib.suppress(queue.Empty):
             for number in range(_MAX_INPUTS):
@@ -228,11 +226,11 @@ class RaftNode:
         return True
 
     def _wait_s(self) -> float:
-        """How long nothing has to be done if nothing comes in."""
+        """How long the thread may wait for input."""
         settings, replica = self._settings, self._replica
         if replica is None or self._proposals or not replica.log.is_settled:
             return settings.tick_s
-        # Far below what counts as having stood still.
+        # Far below the delay that counts as a pause.
         rest_s = max(settings.tick_s, settings.append_entries_s / 2)
         return wait_s(replica.log.due_in_s, settings.tick_s, rest_s)
 
@@ -245,15 +243,15 @@ class RaftNode:
             return
         raft, me = replica.log, self._settings.me
         raft.begin_tick(now_s)
-        reachable = raft.leader == me or (self._hears(replica, now_s) and raft.leader in self._linked)
+        reachable = raft.leader == me or (self._hears_leader(replica, now_s) and raft.leader in self._linked)
         leader = raft.leader if reachable else None
         self._proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)
         replica.tick()
         if not replica.transport.other_voters and raft.last_log_index > raft.raftCommitIndex:
-            replica.tick()  # alone: the tick after the flush commits, and there is no answer to wait for
+            replica.tick()  # a single voter waits for no answer: the tick after the flush commits
 
-    def _hears(self, replica: Replica, now_s: float) -> bool:
-        """Whether a leader has been heard of lately. The library keeps the name of one that is gone."""
+    def _hears_leader(self, replica: Replica, now_s: float) -> bool:
+        """Whether a leader was heard recently. The library keeps the name of a dead leader."""
         heard_s = replica.transport.leader_heard_mono_s
         return heard_s is not None and now_s - heard_s < self._stale_s
 
@@ -272,9 +270,7 @@ class RaftNode:
             self._replica.transport.receive(peer, payload)
 
     def _open(self) -> None:
-        """Bring everything up from disk, apply what is known to be committed, and take up the links there
-        are.
-        """
+        """Open everything from disk, apply the committed entries, and report the existing links."""
         settings = self._settings
         log_settings = LogSettings(
             me=settings.me,
@@ -293,7 +289,7 @@ class RaftNode:
         for peer in self._linked:
             transport.link_up(peer)
         if self._error is not None:
-            log.warning("Raft takes part again: %s", self._error)
+            log.warning("Raft runs again after an error: %s", self._error)
             self._error = None
 
     def _close(self) -> None:
@@ -303,16 +299,16 @@ class RaftNode:
             replica.close()
 
     def _fail(self, error: Exception) -> None:
-        """Stop taking part, and try to open everything again in a while."""
+        """Close everything after an error, and schedule opening it again."""
         text = str(error) if isinstance(error, JournalError) else f"{type(error).__name__}: {error}"
         if text != self._error:
             log.error(
-                "Raft takes no part until this is gone: %s",
+                "Raft is stopped until this error is resolved: %s",
                 text,
                 exc_info=not isinstance(error, JournalError),
             )
         self._error = text
-        self._applied.clear()  # what has not been published is applied again after the reopening
+        self._applied.clear()  # unpublished commands are applied again after reopening
         self._close()
         self._reopen_at_s = time.monotonic() + _REOPEN_S
 
@@ -325,18 +321,18 @@ class RaftNode:
         self._working = state
 
     def _apply(self, encoded: bytes) -> None:
-        """Apply one committed command; total, as ``decode`` and ``apply`` are."""
+        """Apply one committed command. Never raises, as ``decode`` and ``apply`` never do."""
         command = decode(encoded)
         self._working, outcome = apply(self._working, command)
         if self._replica is not None and self._replica.log.raftLastApplied >= self._applied_index:
             self._applied.append(Applied(command, outcome))
         if not isinstance(command, Unknown):
-            self._proposals.applied(command.command_id, outcome)
+            self._proposals.mark_applied(command.command_id, outcome)
 
-    # What others see.
+    # Status and state that callers see.
 
     def _observe(self, now_s: float) -> None:
-        """Bring status and state up to date, and fail the commands whose time is up."""
+        """Update status and state, and fail the commands that have timed out."""
         before, replica = self._status, self._replica
         dropped = self._dropped_before
         if replica is None:
@@ -355,7 +351,7 @@ class RaftNode:
             raft = replica.log
             role = cast(Role, raft.role)
             heard_s = now_s if role == "leader" else replica.transport.leader_heard_mono_s
-            heard = role == "leader" or self._hears(replica, now_s)
+            heard = role == "leader" or self._hears_leader(replica, now_s)
             votes = self._is_voter and replica.transport.rejoin is None
             linked = replica.transport.linked_voters + votes > len(self._settings.voters) / 2
             lost_s = None
@@ -373,7 +369,7 @@ class RaftNode:
                 rejoining=replica.transport.rejoin is not None,
                 distrusted=tuple(sorted(replica.transport.distrusted)),
             )
-            # After a reopening the log is applied up to an older entry at first: nobody is shown that.
+            # After reopening, the log is first applied up to an older entry, which is not published.
             if raft.raftLastApplied >= self._applied_index:
                 self._state, self._applied_index = self._working, raft.raftLastApplied
         why_not = (
@@ -382,7 +378,7 @@ class RaftNode:
         self._proposals.expire(now_s, self._error or why_not)
 
     def _publish(self) -> None:
-        """Tell the owner, if there is anything new."""
+        """Call ``on_change`` if anything is new."""
         new = (self._state, self._status)
         before = self._published
         if before is not None and before[0] is new[0] and before[1] == new[1] and not self._applied:
@@ -392,4 +388,4 @@ class RaftNode:
         try:
             self._on_change(*new, applied)
         except Exception:
-            log.exception("the callback for a change of Raft's state failed")
+            log.exception("callback for a change of Raft's state failed")

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import confluent_kafka
 import pytest
 
-from fleet.drills.cluster.kafka import LIBS
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from tools.bootstrap import (
     CLIENTS_SOURCE,
     FRANZ_GO,
@@ -92,7 +92,7 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
     {
         "librdkafka": lambda: confluent_kafka.libversion()[0],
         "kcat": of_kcat,
-        "Java": partial(of_jar, LIBS, "kafka-clients"),
+        "Java": partial(of_jar, CHECKOUT_LIBS, "kafka-clients"),
         "Kafka Streams": partial(of_jar, KAFKA_CLIENTS, "kafka-streams"),
         "Kafka Connect": partial(of_jar, KAFKA_CLIENTS, "connect-runtime"),
         "aiokafka": partial(of_package, "aiokafka"),
@@ -329,7 +329,7 @@ def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> 
 def page() -> str:
     """The page as it is to be now."""
     wanted = declared()
-    return render(wanted, versions(proof.client for proof in wanted), of_jar(LIBS, "kafka-server"))
+    return render(wanted, versions(proof.client for proof in wanted), of_jar(CHECKOUT_LIBS, "kafka-server"))
 
 
 def main() -> int:

@@ -1,14 +1,14 @@
-"""The dashboard as it is shipped: what its panels ask, and a linter of it.
+"""The shipped dashboard: the queries of its panels, and a linter.
 
-The rules are those of Grafana's dashboard-linter, which is not built here since it takes all of Loki along.
-What it has against the dashboard is meant so:
+The rules follow Grafana's dashboard-linter, which is not built here because it depends on all of Loki. The
+dashboard deviates from three of its rules on purpose:
 
-- template-job-rule wants several jobs to be chosen at a time. A job is a fleet, and panels take the highest
-  of what its members say: over two fleets that would be of neither.
-- target-instance-rule wants every query to be of the chosen members. What rules record is of a whole fleet.
-- Variables are to be labelled Job and Instance. Fleet and Member are what they are here.
+- template-job-rule requires a choice of several jobs. A job is a fleet, and panels show the maximum over its
+  members: over two fleets this maximum describes neither.
+- target-instance-rule requires every query to select the chosen members. Recorded metrics describe a whole
+fleet. - The variables should be labelled Job and Instance. Here they are labelled Fleet and Member.
 
-One more: nothing may be there that Grafana's own model does not know, which is what misspelt names are.
+One additional rule: every name must exist in Grafana's own model, so that no name is misspelt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE: Final = Path(__file__).resolve().parents[1] / "deploy" / "grafana" / "flee
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 EVERY_MEMBER: Final = ".+"
 VARIABLES: Final = {"$job": "fleet", "$instance": EVERY_MEMBER, "$__rate_interval": "1m", "$__range": "15m"}
-"""As Grafana puts them in, where all members of a fleet are shown for the last quarter of an hour."""
+"""The values that Grafana fills in for all members of a fleet and the last 15 minutes."""
 UNITS: Final = frozenset(
     value for name, value in vars(units).items() if isinstance(value, str) and not name.startswith("_")
 )
@@ -49,12 +49,12 @@ def dashboard() -> Json:
 
 
 def panels(of: Json) -> Iterator[Json]:
-    """Those that show something: rows are none."""
+    """The panels with data; rows have none."""
     return (panel for panel in of["panels"] if panel["type"] != "row")
 
 
 def queries(of: Json) -> Iterator[tuple[str, str]]:
-    """The title of a panel, and what it asks."""
+    """Pairs of a panel's title and one of its queries."""
     for panel in panels(of):
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
@@ -68,7 +68,7 @@ def as_asked(expression: str) -> str:
 
 
 def complaints(about: Json) -> Iterator[str]:
-    """What is wrong with a dashboard, by the rules."""
+    """The violations of the rules in a dashboard."""
     yield from _of_the_whole(about)
     yield from _of_variables({each["name"]: each for each in about["templating"]["list"]})
     for panel in panels(about):
@@ -139,7 +139,7 @@ def _of_query(expression: str) -> Iterator[str]:
 
 
 def _unknown(about: Json) -> Iterator[str]:
-    """Names that are lost where Grafana's own model reads a dashboard and writes it again."""
+    """Names that are lost when Grafana's own model reads a dashboard and writes it again."""
     known = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(about)))
     return _lost(about, known, "")
 

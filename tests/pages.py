@@ -45,7 +45,7 @@ PROGRAMS: Final = frozenset(
 )
 """What a line that is a command begins with."""
 FRAGMENT: Final = "--scenario "
-"""What a line begins with that is the rest of a `fleet chaos`."""
+"""What a line begins with that is the rest of a `fleet game-day`."""
 SCRIPT: Final = "#!"
 OTHER_LANGUAGES: Final = frozenset({"json", "python", "yaml"})
 _CHUNK: Final = re.compile(r"(?:^.*\S.*\n)+", re.MULTILINE)
@@ -62,7 +62,7 @@ SHOWN: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("docs/architecture.md", ""): "what modules offer one another",
         ("docs/architecture.md", "fleet node ── supervisor"): "a drawing",
         ("docs/configuration.md", "fleet.yaml:12:"): "what fleet check prints",
-        ("docs/game-day.md", "leader-kill on fleet demo"): "what fleet chaos prints",
+        ("docs/game-day.md", "leader-kill on fleet demo"): "what fleet game-day prints",
         ("docs/tracing.md", "FROM fleet"): "a container file",
     }
 )

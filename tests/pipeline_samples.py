@@ -1,4 +1,4 @@
-"""Events to feed the jobs with, and what is to come of them."""
+"""Sample events for the jobs, and the timeline that they must give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet.core.event_schema import OwnershipEvent
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.topics import TOPICS
 from fleet.pipeline.jobs import Site
-from fleet.pipeline.timeline import Change, Known, Row
+from fleet.pipeline.timeline import Change, OwnershipHistory, Row
 from fleet.pipeline.timeline_job import current, read
 
 Plain: TypeAlias = tuple[Any, ...]
@@ -26,9 +26,9 @@ MEMBERS = ("p1", "p2", "p3")
 START_MS = 1_790_000_000_000
 
 
-def tellings(chance: random.Random, generations: int = 60) -> list[OwnershipEvent]:
-    """What three members tell of identities that move from time to time; of some moves nobody tells."""
-    told: list[OwnershipEvent] = []
+def make_reports(chance: random.Random, generations: int = 60) -> list[OwnershipEvent]:
+    """Return the reports of three members about identities that move; no member reports some of the moves."""
+    reports: list[OwnershipEvent] = []
     owners: dict[int, tuple[str, ...]] = {}
     for generation in range(1, generations):
         broker_id, now_ms = chance.randrange(IDENTITIES), START_MS + 1000 * generation
@@ -50,19 +50,19 @@ def tellings(chance: random.Random, generations: int = 60) -> list[OwnershipEven
             continue
         for member in MEMBERS:
             delay_ms = chance.randrange(50)
-            told.append(replace(event, told_by=member, committed_at_ms=now_ms + delay_ms))
+            reports.append(replace(event, told_by=member, committed_at_ms=now_ms + delay_ms))
             if chance.random() < 0.5:
-                taken = replace(told[-1], detected_at_ms=now_ms - 5, advertised_at_ms=now_ms + delay_ms)
-                told.append(replace(taken, alive_at_ms=now_ms - 5 - chance.randrange(90)))
+                taken = replace(reports[-1], detected_at_ms=now_ms - 5, advertised_at_ms=now_ms + delay_ms)
+                reports.append(replace(taken, alive_at_ms=now_ms - 5 - chance.randrange(90)))
         if chance.random() < 0.1:
-            told.append(replace(event, owners=("p9",)))
-    # Each is late by some places.
-    order = sorted(range(len(told)), key=lambda place: place + chance.randrange(60))
-    return [told[place] for place in order]
+            reports.append(replace(event, owners=("p9",)))
+    # Each report is late by some places.
+    order = sorted(range(len(reports)), key=lambda place: place + chance.randrange(60))
+    return [reports[place] for place in order]
 
 
 def make_topics(kafka: KafkaCluster, prefix: str) -> None:
-    """The topics that members would have made."""
+    """Create the topics that members would create."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     topics = [NewTopic(prefix + each.name, each.partitions, 1, config=dict(each.config)) for each in TOPICS]
     for future in admin.create_topics(topics).values():
@@ -76,8 +76,8 @@ def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes]) -> None:
     assert producer.flush(LIMIT_S) == 0
 
 
-def found(spark: SparkSession, site: Site) -> list[Plain]:
-    """The timeline that holds."""
+def read_timeline(spark: SparkSession, site: Site) -> list[Plain]:
+    """Return the current rows of the timeline."""
     rows = current(read(spark, site.timeline)).collect()
     return sorted(
         plain(row.fleet, row.broker_id, Row(**{name: row[name] for name in Row.__dataclass_fields__}))
@@ -85,16 +85,26 @@ def found(spark: SparkSession, site: Site) -> list[Plain]:
     )
 
 
-def wanted(told: Sequence[OwnershipEvent]) -> list[Plain]:
-    """The timeline of all of it, learned at once."""
+def expected_timeline(reports: Sequence[OwnershipEvent]) -> list[Plain]:
+    """Return the timeline of all reports, learned at once."""
     changes: dict[tuple[str, int], list[Change]] = {}
-    for each in told:
+    for each in reports:
         fields = {name: getattr(each, name) for name in Change.__dataclass_fields__}
         changes.setdefault((each.fleet, each.broker_id), []).append(Change(**fields))
-    return sorted(plain(*place, row) for place, told in changes.items() for row in Known().learn(told, 0)[1])
+    return sorted(
+        plain(*place, row)
+        for place, reported in changes.items()
+        for row in OwnershipHistory().learn(reported, 0)[1]
+    )
 
 
 def plain(fleet: str, broker_id: int, row: Row) -> Plain:
-    known = (row.from_ms, row.to_ms, row.committed_at_ms)
-    times = (*known, row.alive_at_ms, row.detected_at_ms, row.advertised_at_ms)
+    times = (
+        row.from_ms,
+        row.to_ms,
+        row.committed_at_ms,
+        row.alive_at_ms,
+        row.detected_at_ms,
+        row.advertised_at_ms,
+    )
     return (fleet, broker_id, row.what, row.generation, tuple(row.owners), *(each or 0 for each in times))

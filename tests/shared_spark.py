@@ -1,4 +1,4 @@
-"""A Spark for commands that would start one of their own."""
+"""One Spark session for commands that would each start a session of their own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def borrowed(spark: SparkSession) -> Iterator[None]:
-    """Commands of this process use this one: to start another takes longer than they do."""
+def commands_use(spark: SparkSession) -> Iterator[None]:
+    """Make the commands of this process use a session: starting another takes longer than most commands."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pipeline, "_spark", lambda *_: nullcontext(spark))
         yield

@@ -1,10 +1,10 @@
 """Brings what the demo and the tests need beyond the machine's own Python, Java, Maven and Go.
 
-    python3 tools/bootstrap.py demo      virtual environment, Kafka
-    python3 tools/bootstrap.py test      the same, the development packages, older Kafkas, Kafka Streams and
+    python3 -m tools.bootstrap demo      virtual environment, Kafka
+    python3 -m tools.bootstrap test      the same, the development packages, older Kafkas, Kafka Streams and
                                          Connect, kcat, clients in Go, Toxiproxy, Prometheus, Chromium,
                                          libfaketime
-    python3 tools/bootstrap.py long      all of that; Helm, kubectl-validate, compose-go and kube-apiserver,
+    python3 -m tools.bootstrap long      all of that; Helm, kubectl-validate, compose-go and kube-apiserver,
                                          minutes to build; etcd
 
 Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
@@ -27,12 +27,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from fleet.drills.cluster.kafka_jars import POM, copy_jars
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
-POM = ROOT / "deploy" / "kafka" / "pom.xml"
-MAVEN = ("mvn", "--strict-checksums", "-q", "-B", "-ntp", "-Dstyle.color=never")
-"""By itself Maven only warns of a file that has another checksum than the repository says."""
 OLDER_KAFKAS = ("3.9.2", "4.0.2")
 """Releases that the tests run beside the newest one, which the pom names."""
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
@@ -131,16 +130,6 @@ def make_venv(lock: Path) -> None:
         (lock, ROOT / "pyproject.toml"),
         install,
     )
-
-
-def copy_jars(profile: str, folder: Path, *options: str) -> None:
-    """What a profile of the pom depends on."""
-    fresh = folder.with_name(f"{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}")
-    run(*MAVEN, "-f", POM, "-P", profile, *goal, *options)
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
 
 
 def bring_kafka() -> None:

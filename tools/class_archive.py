@@ -17,7 +17,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from fleet.drills.cluster.kafka import LIBS, KafkaCluster, archive_of
+from fleet.drills.cluster.kafka import KafkaCluster, archive_of
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 
 TOOLS = {
     "org.apache.kafka.tools.TopicCommand": ("--list",),
@@ -32,7 +33,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-classes-") as name:
         folder = Path(name)
         os.environ["JDK_JAVA_OPTIONS"] = f"-XX:DumpLoadedClassList={folder}/%p.lst"
-        with KafkaCluster(1, folder / "kafka", libs=LIBS) as kafka:
+        with KafkaCluster(1, folder / "kafka", libs=CHECKOUT_LIBS) as kafka:
             work(kafka)
         del os.environ["JDK_JAVA_OPTIONS"]
         lines = {line for file in folder.glob("*.lst") for line in file.read_text().splitlines()}
@@ -62,11 +63,12 @@ def work(kafka: KafkaCluster) -> None:
 
 def dump(classes: Path) -> None:
     """Write the archive. A part of one would be worse than none: it takes its place when it is whole."""
-    archive = archive_of(LIBS)
+    archive = archive_of(CHECKOUT_LIBS)
     fresh = archive.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     command = ["java", "-XX:+UseSerialGC", "-Xshare:dump", "-Xlog:disable", "-Xlog:all=error:stderr"]
-    given = (f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={fresh}", "-cp", f"{LIBS}/*")
+    jars = f"{CHECKOUT_LIBS}/*"
+    given = (f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={fresh}", "-cp", jars)
     subprocess.run([*command, *given], check=True, stdout=sys.stderr)
     fresh.replace(archive)
 

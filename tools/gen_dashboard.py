@@ -1,11 +1,13 @@
 """Writes deploy/grafana/fleet.json, the dashboard of a fleet.
 
-    python tools/gen_dashboard.py           write it
-    python tools/gen_dashboard.py --check   exit with 1 where the file differs
+    python tools/gen_dashboard.py           write the file
+    python tools/gen_dashboard.py --check   exit with 1 if the file differs
 
-Every member exports the whole ownership table, so the panels of the fleet take the highest of what members
-say, and one scraped member is enough for them; those of the data plane add up what each member has served.
-With one member chosen, all of them show what that one says; what rules record is of the whole fleet anyway.
+Every member exports the whole ownership table. Panels about the fleet show the maximum over the members, so
+one scraped member is enough for them. Panels about the data plane add up the values of all members. If the
+user
+chooses one member, all panels show the values of that member, except recorded metrics: they describe the
+whole fleet.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ FILE: Final = Path(__file__).resolve().parent.parent / "deploy" / "grafana" / "f
 WIDTH: Final = 24
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 ALL: Final = ".+"
-"""What stands for every member in a query."""
+"""The regular expression that selects every member in a query."""
 RED, GREEN, YELLOW, ORANGE, BLUE = "red", "green", "yellow", "orange", "blue"
 
 Step: TypeAlias = tuple[float | None, str]
-"""From which value on something has a colour; the first of them begins nowhere."""
+"""The lowest value with a colour, and the colour; None in the first step."""
 
 BUDGET: Final = 0.001
-"""What may be unserved, as in deploy/prometheus/rules.yml."""
+"""Share of identities that may be unserved, as in deploy/prometheus/rules.yml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: what it asks, how it is drawn, and how much room it takes."""
+    """One panel: its queries, its look and its size."""
 
     title: str
     text: str
@@ -49,22 +51,22 @@ class Panel:
     width: int = 12
     height: int = 8
     mappings: tuple[tuple[str, str, str], ...] = ()
-    """value, text, colour"""
+    """Triples of a value, its text and its colour."""
     steps: tuple[Step, ...] = ((None, GREEN),)
     show: str = "value"
     stacked: bool = False
     lines: bool = False
-    """Whether the steps are drawn."""
+    """Whether the panel shows the steps as lines."""
 
 
 def _of(metric: str, **labels: str) -> str:
-    """The series of a metric, of the members that are shown."""
-    wanted = "".join(f', {name}="{value}"' for name, value in labels.items())
-    return f'{metric}{{job=~"$job", instance=~"$instance"{wanted}}}'
+    """The series of a metric, for the chosen members."""
+    matchers = "".join(f', {name}="{value}"' for name, value in labels.items())
+    return f'{metric}{{job=~"$job", instance=~"$instance"{matchers}}}'
 
 
 def _recorded(name: str) -> str:
-    """The series of a recorded metric, which has no member."""
+    """The series of a recorded metric, which has no label for a member."""
     return f'{name}{{job=~"$job"}}'
 
 
@@ -77,7 +79,7 @@ def _rate(metric: str, **labels: str) -> str:
 
 
 def _quantiles(metric: str) -> tuple[Query, ...]:
-    # Increases over the shown range: takeovers are rare, and a rate over seconds would show none of them.
+    # Increases over the shown range: takeovers are rare, and a rate over seconds would show none.
     buckets = f"sum by (le) (increase({_of(f'{metric}_bucket')}[$__range]))"
     return tuple(
         Query(
@@ -104,7 +106,7 @@ def _burn(window: str) -> Query:
 OVERVIEW: Final = (
     Panel(
         "Leader",
-        "The member that the others take for the Raft leader.",
+        "The Raft leader, as the members see it.",
         (Query(_by("proxy_id", _of("fleet_raft_known_leader")) + " == 1", "{{proxy_id}}"),),
         kind="stat",
         width=4,
@@ -122,7 +124,7 @@ OVERVIEW: Final = (
     ),
     Panel(
         "Generation",
-        "Number of committed changes of ownership.",
+        "Number of committed ownership changes.",
         (Query(f"max({_of('fleet_directory_generation')})"),),
         kind="stat",
         width=4,
@@ -130,8 +132,8 @@ OVERVIEW: Final = (
     ),
     Panel(
         "Members up",
-        "Members that all others hold up.",
-        (Query(f"sum({_by('proxy_id', _of('fleet_member_state', state='up'), 'min')})"),),
+        "Members that every member sees as up.",
+        (Query(f"sum({_by('proxy_id', _of('fleet_member_condition', condition='up'), 'min')})"),),
         kind="stat",
         width=4,
         height=4,
@@ -147,7 +149,7 @@ OVERVIEW: Final = (
     ),
     Panel(
         "Staleness",
-        "For how long the stalest member has been without a quorum.",
+        "Longest time that a member has been without a quorum.",
         (Query(f"max({_of('fleet_directory_staleness_seconds')})"),),
         kind="stat",
         unit="s",
@@ -160,7 +162,7 @@ OVERVIEW: Final = (
 OWNERSHIP: Final = (
     Panel(
         "Advertised owners",
-        "Who clients are told to dial for each identity. At a takeover one row ends where another begins.",
+        "The owner that clients see for each identity. At a takeover one row ends and another begins.",
         _owners("advertised"),
         kind="state-timeline",
         height=10,
@@ -168,19 +170,19 @@ OWNERSHIP: Final = (
     ),
     Panel(
         "Committed owners",
-        "Who owns each identity by Raft; it follows what is advertised.",
+        "The owner of each identity in Raft. It follows the advertised owner.",
         _owners("committed"),
         kind="state-timeline",
         height=10,
         mappings=(("1", "owner", BLUE),),
     ),
     Panel(
-        "Member states",
-        "As the other members see them.",
+        "Member conditions",
+        "The condition of each member, as the members see it.",
         (
             Query(
-                _by("proxy_id, state", _of("fleet_member_state")) + " == 1",
-                "{{proxy_id}} {{state}}",
+                _by("proxy_id, condition", _of("fleet_member_condition")) + " == 1",
+                "{{proxy_id}} {{condition}}",
             ),
         ),
         kind="state-timeline",
@@ -188,7 +190,7 @@ OWNERSHIP: Final = (
     ),
     Panel(
         "Generation of each member",
-        "Lines that stay apart are members that miss commits.",
+        "Lines that stay apart show members that miss commits.",
         (Query(_of("fleet_directory_generation"), "{{instance}}"),),
     ),
 )
@@ -196,7 +198,7 @@ OWNERSHIP: Final = (
 FAILURES: Final = (
     Panel(
         "Takeovers",
-        "Times that a member's identities were advertised elsewhere, by reason.",
+        "How often a member's identities were advertised at other members, by reason.",
         (
             Query(
                 _by("reason", f"increase({_of('fleet_takeovers_total')}[$__rate_interval])"),
@@ -206,13 +208,13 @@ FAILURES: Final = (
     ),
     Panel(
         "Takeover time",
-        "From detection to advertisement, over the shown range.",
-        _quantiles("fleet_takeover_seconds"),
+        "Time from detection to advertisement, over the shown range.",
+        _quantiles("fleet_takeover_duration_seconds"),
         unit="s",
     ),
     Panel(
         "Staleness of each member",
-        "For how long a member has been without a quorum; the data plane serves on meanwhile.",
+        "Time that each member has been without a quorum. The data plane still serves clients.",
         (Query(_of("fleet_directory_staleness_seconds"), "{{instance}}"),),
         unit="s",
     ),
@@ -226,7 +228,7 @@ FAILURES: Final = (
 TRAFFIC: Final = (
     Panel(
         "Client connections",
-        "By the identity that their port stands for.",
+        "Open connections, by identity.",
         (Query(_by("broker_id", _of("fleet_client_connections"), "sum"), "{{broker_id}}"),),
         stacked=True,
     ),
@@ -260,25 +262,25 @@ TRAFFIC: Final = (
     ),
     Panel(
         "Rewrite time",
-        "To patch the addresses in one response, over the shown range.",
-        _quantiles("fleet_rewrite_seconds"),
+        "Time to rewrite the addresses in one response, over the shown range.",
+        _quantiles("fleet_rewrite_duration_seconds"),
         unit="s",
     ),
     Panel(
         "Protocol errors",
-        "Connections closed for bytes that are not the Kafka protocol as the fleet offers it.",
+        "Connections closed because of bytes that violate the Kafka protocol as the fleet offers it.",
         (Query(_by("reason", _rate("fleet_protocol_errors_total"), "sum"), "{{reason}}"),),
         unit="cps",
     ),
     Panel(
         "Limits reached",
         "Connections closed because of a limit.",
-        (Query(_by("limit", _rate("fleet_limited_connections_total"), "sum"), "{{limit}}"),),
+        (Query(_by("limit", _rate("fleet_connections_limited_total"), "sum"), "{{limit}}"),),
         unit="cps",
     ),
     Panel(
         "Restarted workers",
-        "Workers that the supervisors had to start again.",
+        "Workers that the supervisors restarted.",
         (Query(f"increase({_of('fleet_worker_restarts_total')}[$__rate_interval])", "{{instance}}"),),
     ),
 )
@@ -286,7 +288,7 @@ TRAFFIC: Final = (
 OBJECTIVE: Final = (
     Panel(
         "Error budget left",
-        "For 30 days: 100 % where nothing of it is spent, below 0 where the objective is missed.",
+        "For 30 days: 100 % if nothing is spent, below 0 if the objective is missed.",
         (Query(_recorded("fleet:error_budget_left:ratio_30d")),),
         kind="stat",
         unit="percentunit",
@@ -295,16 +297,15 @@ OBJECTIVE: Final = (
     ),
     Panel(
         "Identities unserved",
-        "The part of what members tell clients that leads nowhere: what spends the budget.",
+        "Share of identities without a live owner. It spends the error budget.",
         (Query(_recorded("fleet:identities_unserved:ratio"), "unserved"),),
         unit="percentunit",
         width=8,
     ),
     Panel(
         "Burn rate",
-        "How much faster than it may the budget is spent, over each window: at 1 it lasts for just 30 days."
-        " An alert fires where 1h and 5m are above 14.4, 6h and 30m above 6, 1d and 2h above 3, or 3d and 6h"
-        " above 1.",
+        "Speed of spending the budget over each window. At 1 the budget lasts 30 days. An alert fires"
+        " if 1h and 5m are above 14.4, 6h and 30m above 6, 1d and 2h above 3, or 3d and 6h above 1.",
         tuple(map(_burn, ("5m", "30m", "1h", "2h", "6h", "1d", "3d"))),
         unit="none",
         steps=((None, GREEN), (1, YELLOW), (6, ORANGE), (14.4, RED)),
@@ -380,15 +381,15 @@ def _targets(panel: Panel) -> list[dict[str, Any]]:
 
 
 def _panels() -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    placed: list[dict[str, Any]] = []
     x = y = height = 0
     for title, panels in ROWS:
         x, y, height = 0, y + height, 0
         if title:
             grid = {"h": 1, "w": WIDTH, "x": 0, "y": y}
-            made.append(
+            placed.append(
                 {
-                    "id": len(made) + 1,
+                    "id": len(placed) + 1,
                     "type": "row",
                     "title": title,
                     "collapsed": False,
@@ -400,9 +401,9 @@ def _panels() -> list[dict[str, Any]]:
         for panel in panels:
             if x + panel.width > WIDTH:
                 x, y, height = 0, y + height, 0
-            made.append(
+            placed.append(
                 {
-                    "id": len(made) + 1,
+                    "id": len(placed) + 1,
                     "type": panel.kind,
                     "title": panel.title,
                     "description": panel.text,
@@ -414,7 +415,7 @@ def _panels() -> list[dict[str, Any]]:
                 }
             )
             x, height = x + panel.width, max(height, panel.height)
-    return made
+    return placed
 
 
 def _variables() -> list[dict[str, Any]]:
@@ -426,9 +427,9 @@ def _variables() -> list[dict[str, Any]]:
             "query": "prometheus",
             "current": {},
         },
-        # One fleet at a time: the highest of what the members of two say would be of neither.
-        _asked("job", "Fleet", "label_values(fleet_build_info, job)", includeAll=False, multi=False),
-        _asked(
+        # One fleet at a time: the maximum over the members of two fleets describes neither.
+        _query_variable("job", "Fleet", "label_values(fleet_build_info, job)", includeAll=False, multi=False),
+        _query_variable(
             "instance",
             "Member",
             'label_values(fleet_build_info{job=~"$job"}, instance)',
@@ -440,8 +441,8 @@ def _variables() -> list[dict[str, Any]]:
     ]
 
 
-def _asked(name: str, label: str, query: str, **more: Any) -> dict[str, Any]:
-    """A variable whose values are asked for, anew whenever another range of time is shown."""
+def _query_variable(name: str, label: str, query: str, **more: Any) -> dict[str, Any]:
+    """A variable whose values Grafana queries again whenever the time range changes."""
     return {
         "name": name,
         "label": label,
@@ -456,11 +457,11 @@ def _asked(name: str, label: str, query: str, **more: Any) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """The dashboard, as Grafana imports it."""
     return {
         "uid": "kafka-proxy-fleet",
         "title": "Kafka proxy fleet",
-        "description": "Who stands for which broker, how takeovers went, and what the data plane carries.",
+        "description": "The owner of each broker, takeovers, and the traffic of the data plane.",
         "tags": ["kafka", "fleet"],
         "schemaVersion": 39,
         "version": 1,

@@ -1,10 +1,10 @@
-"""Writes the tables of all metrics (docs/metrics.md) and of all settings (docs/configuration-reference.md).
+"""Writes the table of all metrics (docs/metrics.md) and of all settings (docs/configuration-reference.md).
 
-    python tools/gen_reference.py           write them
-    python tools/gen_reference.py --check   exit with 1 where one differs
+    python tools/gen_reference.py           write both tables
+    python tools/gen_reference.py --check   exit with 1 if a table differs
 
-Names, types, labels, defaults and limits are those of the code. What a setting is for is said in one place,
-docs/configuration.md; its first words are taken from there.
+Names, types, labels, defaults, limits and the meaning of metrics come from the code. The meaning of a setting
+is described once, in docs/configuration.md; the table takes the first words of that description.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from fleet.admin.metrics import FleetCollector
+from fleet.admin.metrics import RENAMED_METRICS, FleetCollector
 from fleet.admin.snapshot import FleetView
 from fleet.config import schema
 from fleet.core.takeover import Moment
@@ -49,25 +49,25 @@ SHAPES: Final[dict[str, type[schema.Shape]]] = {
     "tracing.": schema.TracingShape,
     "balance.": schema.BalanceShape,
 }
-"""By where it stands in the file: `ID` is a member, `NAME` a listener."""
+"""Path in the configuration file → its shape: `ID` is a member, `NAME` a listener."""
 
 _SECTIONS: Final = {
     "upstream.tls": ("none", "TLS towards the brokers; may be empty"),
-    "upstream.sasl": ("none", "who the fleet is to the brokers"),
+    "upstream.sasl": ("none", "the credentials of the fleet at the brokers"),
 }
-"""Those that the guide describes by what is in them."""
+"""Section → default and meaning, of sections that the guide describes only by their fields."""
 
 _PARSED: Final = {
     schema.parse_endpoint: "`host:port`",
     schema.count_workers: "whole number, or `auto`",
     schema._name: "name: 1 to 63 letters, digits, `.`, `-`, `_`",
-    schema._member_path: "path; `{proxy_id}` stands for the member",
+    schema._member_path: "path; `{proxy_id}` is replaced by the member",
     schema._collector: "URL, `http` or `https`",
     schema._topic_prefix: "1 to 200 characters that Kafka allows in a topic",
     schema._broker_host: "host name with `{broker_id}` in it",
     schema._broker_ids: "map of broker id to offset",
 }
-"""By the function that reads the value: what it takes."""
+"""The function that parses a value → the values that it accepts."""
 
 _PLAIN: Final = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}
 _SIGNS: Final = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -77,13 +77,15 @@ _SIGNS: Final = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"
 
 
 def metrics() -> str:
-    """The table of every metric that a member can export."""
+    """The table of every metric that a member can export, deprecated ones included."""
+    old_labels = {each.old_name: {each.new_label: each.old_label} for each in RENAMED_METRICS.values()}
     rows = ["| metric | type | labels | unit | meaning |", "|---|---|---|---|---|"]
     nothing = FleetView("", "", Moment(0, 0.0), 0.0, events=EventsView(sent=0, waiting=0, dropped=0))
     for family in sorted(FleetCollector(nothing).collect(), key=lambda each: each.name):
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        # Public are only the labels of samples, and a view of nothing has none.
-        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
+        # Only the labels of samples are public, and an empty view has no samples.
+        renamed = old_labels.get(family.name, {})
+        labels = ", ".join(f"`{renamed.get(label, label)}`" for label in getattr(family, "_labelnames", ()))
         rows.append(
             f"| `{name}` | {family.type} | {labels} | {unit_of(family.name)} | {family.documentation} |"
         )
@@ -91,7 +93,7 @@ def metrics() -> str:
 
 
 def unit_of(name: str) -> str:
-    """By the end of a name, as Prometheus has it; empty for numbers of things, and for 0 and 1."""
+    """The unit that the name of a metric ends with; empty for counts and for metrics that are 0 or 1."""
     if name.endswith("_timestamp_seconds"):
         return "Unix time in seconds"
     return next((unit for unit in ("seconds", "bytes") if name.endswith(f"_{unit}")), "")
@@ -104,19 +106,19 @@ def settings(guide: str) -> str:
     """The table of every field of the configuration file.
 
     Args:
-        guide: the page that says what each is for.
+        guide: the text of the page that describes each field.
 
     Raises:
-        ValueError: it does not tell of one.
+        ValueError: the page does not describe a field.
     """
-    told = described(guide)
+    descriptions = described(guide)
     rows = ["| field | type | default | limits | meaning |", "|---|---|---|---|---|"]
     for prefix, shape in SHAPES.items():
         for name, field in shape.model_fields.items():
             path = prefix + name
-            if path not in told:
+            if path not in descriptions:
                 raise ValueError(f"docs/{GUIDE} has no row for {path}")
-            default, meaning = told[path]
+            default, meaning = descriptions[path]
             if field.default is not None:
                 default = f"`{_yaml(field.default)}`"
             kind, limits = kind_of(field.annotation, field.metadata)
@@ -129,7 +131,7 @@ def settings(guide: str) -> str:
 
 
 def described(guide: str) -> dict[str, tuple[str, str]]:
-    """Field → its default and the first words of its meaning, from the tables of the guide."""
+    """Field → default and first words of the meaning, from the tables of the guide."""
     found = dict(_SECTIONS)
     for line in guide.splitlines():
         match = re.fullmatch(r"\| `([a-zA-Z_.]+)` \| (.*?) \| (.*?) \|.*\|", line)
@@ -140,7 +142,7 @@ def described(guide: str) -> dict[str, tuple[str, str]]:
 
 
 def first_words(meaning: str) -> str:
-    """Up to the first full stop or semicolon, brackets and what is quoted left whole."""
+    """The text up to the first full stop or semicolon that is outside brackets and backquotes."""
     depth, quoted = 0, False
     for index, character in enumerate(meaning):
         quoted ^= character == "`"
@@ -152,7 +154,7 @@ def first_words(meaning: str) -> str:
 
 
 def kind_of(annotation: Any, metadata: Iterable[Any]) -> tuple[str, str]:
-    """What a field takes, and within which limits."""
+    """The values that a field accepts, and their limits."""
     limits = []
     kind = ""
     for each in _flat(metadata):
@@ -185,7 +187,7 @@ def _of_type(annotation: Any) -> tuple[str, str]:
 
 
 def _flat(metadata: Iterable[Any]) -> Iterable[Any]:
-    """What pydantic keeps as one `Field(...)` is several things that are asked for."""
+    """The single constraints: pydantic keeps several of them as one `Field(...)`."""
     for each in metadata:
         yield from getattr(each, "metadata", (each,))
 
@@ -202,19 +204,19 @@ def _yaml(value: object) -> str:
 
 
 def between(page: str, table: str) -> str:
-    """The page with the table between its two markers.
+    """The page with the table between the two markers.
 
     Raises:
-        ValueError: it does not have each of them once.
+        ValueError: the page does not have each marker once.
     """
     before, *after = re.split(re.escape(BEGIN) + "|" + re.escape(END), page)
     if len(after) != 2:
-        raise ValueError("the markers are not there, once each")
+        raise ValueError("the page must have both markers, once each")
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{after[1]}"
 
 
 def render(folder: Path = DOCS) -> dict[Path, str]:
-    """Both pages, and what belongs in them."""
+    """Path of each page → its text with the current table."""
     guide = (folder / GUIDE).read_text(encoding="utf-8")
     tables = {METRICS: metrics(), SETTINGS: settings(guide)}
     pages = {folder / name: table for name, table in tables.items()}

@@ -1,7 +1,8 @@
-"""Writes docs/schemas/*.schema.json, the JSON Schemas of what members serve and commands print with --json.
+"""Writes docs/schemas/*.schema.json, the JSON Schemas of the documents of members and of commands with
+--json.
 
-python -m tools.gen_schemas           write them
-python -m tools.gen_schemas --check   exit with 1 where one differs
+python -m tools.gen_schemas           write all schemas
+python -m tools.gen_schemas --check   exit with 1 if a schema differs
 """
 
 from __future__ import annotations
@@ -37,10 +38,9 @@ SCHEMAS: Final[dict[str, Codec[Any]]] = {
     "events": events.EVENTS,
     "game-day": GAME_DAY,
     "journal": journal_files.JOURNAL,
-    "judged": CROSSCHECK,
     "live": documents.LIVE,
     "node": documents.NODE,
-    "outside": observations.EVENTS,
+    "observations": observations.EVENTS,
     "ownership": documents.OWNERSHIP,
     "pin": documents.PIN,
     "pipeline": PIPELINE,
@@ -48,13 +48,14 @@ SCHEMAS: Final[dict[str, Codec[Any]]] = {
     "ready": documents.READY,
     "report": REPORT,
     "rolling-restart": documents.ROLLING_RESTART,
+    "spark-crosscheck": CROSSCHECK,
     "status": documents.STATUS,
     "traffic": documents.TRAFFIC,
 }
 
 
 def render() -> dict[Path, str]:
-    """Every schema file and what belongs in it."""
+    """Path of each schema file → its current text."""
     return {
         FOLDER / f"{name}.schema.json": json.dumps(_schema(codec), indent=2) + "\n"
         for name, codec in SCHEMAS.items()
@@ -66,7 +67,7 @@ def _schema(codec: Codec[Any]) -> dict[str, object]:
 
 
 def _tidy(node: Any) -> Any:
-    """Without the titles that pydantic makes of field names, and with docstrings on one line."""
+    """The schema without pydantic's titles of fields, and with docstrings on one line."""
     if isinstance(node, list):
         return [_tidy(each) for each in node]
     if not isinstance(node, dict):

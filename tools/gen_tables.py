@@ -2,10 +2,10 @@
 
     python tools/gen_tables.py build/kafka/definitions/kafka-clients-4.4.0.jar [--check]
 
-Which fields carry a broker's address is not listed here but found: a node id followed by a host and a port,
-in the response of any API that brokers serve. What looks like an address and is not found that way must be
-blanked (``BLANKED``, ``CONTROLLERS``) or be harmless (``HARMLESS``), each with its reason; otherwise nothing
-is generated.
+Fields with a broker's address are not listed here but found: a node id followed by a host and a port, in the
+response of any API that brokers serve. Every other field that looks like an address must be blanked
+(``BLANKED``, ``CONTROLLERS``) or be listed as harmless (``HARMLESS``) with a reason. Otherwise nothing is
+generated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ OUTPUT = ROOT / "fleet" / "proxy" / "wire" / "_tables.py"
 DEFINITIONS = ROOT / "build" / "kafka" / "definitions"
 
 FLOORS: dict[str, tuple[int, str]] = {
-    "SaslHandshake": (1, "after v0 tokens have no header, and nobody can tell a token from a request"),
+    "SaslHandshake": (1, "after v0, tokens have no header and cannot be distinguished from requests"),
 }
-"""Lowest version to accept where it is above the lowest defined one, and why."""
+"""API → lowest version to accept, if it is above the lowest defined one, and the reason."""
 
 _CLIENT = "the client's own address, as the broker sees it"
 _APPLICATION = "where one streams application serves others"
@@ -43,15 +43,15 @@ HARMLESS: dict[str, str] = {
     "StreamsGroupHeartbeatResponse.EndpointInformationEpoch": "a number that counts changes",
     "DeleteAclsResponse.FilterResults.MatchingAcls.Host": "which clients an ACL is for",
     "DescribeAclsResponse.Resources.Acls.Host": "which clients an ACL is for",
-    "DescribeClusterResponse.EndpointType": "says whether brokers or controllers follow",
+    "DescribeClusterResponse.EndpointType": "whether brokers or controllers follow",
 }
 """Fields that look like addresses but are not a broker's or a controller's."""
 
 REPORTING = frozenset(("Metadata", "DescribeCluster"))
-"""Responses that list all brokers: a real address that the directory does not know is reported from them."""
+"""Responses that list all brokers: real addresses in them that the directory does not know are reported."""
 
 BLANKED = {"DescribeConfigs": ("Name", "Value")}
-"""API → (field that names, field that is blanked when the name says that it carries an address)."""
+"""API → (field with a name, field that is blanked if the name belongs to a configuration with an address)."""
 
 CONTROLLERS = frozenset(("DescribeQuorum",))
 """Responses with listeners of controllers, whose hosts become empty and whose ports 0: see ADR 39."""
@@ -69,7 +69,7 @@ MAX_VARINT_BYTES = 5
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Versions from ``low`` to ``high``, both included; empty where ``high`` is below ``low``."""
+    """Versions from ``low`` to ``high``, both included; empty if ``high`` is below ``low``."""
 
     low: int
     high: int
@@ -88,7 +88,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a definition; ``fields`` are those of its struct, wherever that was defined."""
+    """One field of a definition; ``fields`` are the fields of its struct, wherever the struct is defined."""
 
     name: str
     type: str
@@ -109,9 +109,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One API that brokers serve: what its request says of versions, and the fields of both.
+    """One API that brokers serve: its versions, and the fields of its response and request.
 
-    Those of the request are for whoever generates messages; no table is made of them.
+    The request's fields are for tests that generate messages; no table is generated from them.
     """
 
     api_key: int
@@ -136,10 +136,10 @@ def parse_json(text: str) -> dict[str, object]:
 
 def _fields(raw: object, structs: Mapping[str, object]) -> tuple[Field, ...]:
     assert isinstance(raw, list)
-    made = []
+    fields = []
     for item in raw:
         nested = item.get("fields", structs.get(item["type"].removeprefix("[]"), []))
-        made.append(
+        fields.append(
             Field(
                 name=item["name"],
                 type=item["type"],
@@ -150,7 +150,7 @@ def _fields(raw: object, structs: Mapping[str, object]) -> tuple[Field, ...]:
                 fields=_fields(nested, structs),
             )
         )
-    return tuple(made)
+    return tuple(fields)
 
 
 def _all_fields(raw: Mapping[str, object]) -> tuple[Field, ...]:
@@ -160,7 +160,7 @@ def _all_fields(raw: Mapping[str, object]) -> tuple[Field, ...]:
 
 
 def read_messages(texts: Mapping[str, str]) -> list[Message]:
-    """The APIs that brokers serve, by key.
+    """Return the APIs that brokers serve, sorted by key.
 
     Args: texts: file name → definition.
     """
@@ -189,31 +189,31 @@ def read_messages(texts: Mapping[str, str]) -> list[Message]:
 
 
 def read_jar(path: Path) -> list[Message]:
-    """The APIs that brokers serve, by key, from a kafka-clients jar."""
+    """Return the APIs that brokers serve, sorted by key, from a kafka-clients jar."""
     with zipfile.ZipFile(path) as jar:
         names = [name for name in jar.namelist() if re.fullmatch(r"common/message/\w+\.json", name)]
         return read_messages({name: jar.read(name).decode() for name in sorted(names)})
 
 
 def offered(message: Message) -> Range:
-    """The versions of an API that the fleet offers."""
+    """Return the versions of an API that the fleet offers."""
     low = message.versions.low
     floor, _ = FLOORS.get(message.name, (low, ""))
     return Range(max(low, floor), message.versions.high)
 
 
 def active(fields: tuple[Field, ...], version: int) -> list[Field]:
-    """The untagged fields of a struct in one version."""
+    """Return the untagged fields of a struct in one version."""
     return [item for item in fields if version in item.versions and version not in item.tagged]
 
 
 def tagged(fields: tuple[Field, ...], version: int) -> list[Field]:
-    """The tagged fields of a struct in one version."""
+    """Return the tagged fields of a struct in one version."""
     return [item for item in fields if version in item.versions and version in item.tagged]
 
 
 def is_address(fields: list[Field], index: int) -> bool:
-    """Whether a broker id, a host and a port start at that field."""
+    """Whether a broker id, a host and a port start at the field."""
     window = [(item.name, item.type) for item in fields[index : index + 3]]
     return window[1:] == [("Host", "string"), ("Port", "int32")] and window[0] in (
         ("NodeId", "int32"),
@@ -222,20 +222,20 @@ def is_address(fields: list[Field], index: int) -> bool:
 
 
 def is_blanked(message: Message, fields: list[Field], index: int) -> bool:
-    """Whether a name and the value that it may blank start at that field."""
+    """Whether a name, and the value that the name may blank, start at the field."""
     names = tuple(item.name for item in fields[index : index + 2])
     return message.name in BLANKED and names == BLANKED[message.name]
 
 
 def is_listener(message: Message, fields: list[Field], index: int) -> bool:
-    """Whether the name, the host and the port of a controller's listener start at that field."""
+    """Whether the name, the host and the port of a controller's listener start at the field."""
     window = [(item.name, item.type) for item in fields[index : index + 3]]
     listener = [("Name", "string"), ("Host", "string"), ("Port", "uint16")]
     return message.name in CONTROLLERS and window == listener
 
 
 def rewritten(message: Message, version: int) -> set[str]:
-    """Paths of the fields that the generated function of one version rewrites."""
+    """Return the paths of the fields that the generated function of one version rewrites."""
     paths: set[str] = set()
 
     def visit(fields: tuple[Field, ...], path: str) -> None:
@@ -264,9 +264,9 @@ def has_records(item: Field) -> bool:
 
 
 def behind_records(message: Message, version: int) -> Field | None:
-    """The field with the addresses, where a response has record batches before it.
+    """Return the field with the addresses if the response has record batches before it; else None.
 
-    Such a response passes as it comes, up to that field: the last untagged one, or a tagged one.
+    Such a response passes unchanged up to this field, which is the last untagged field or a tagged one.
     """
     plain = active(message.response, version)
     found = [item for item in (*plain, *tagged(message.response, version)) if carries(message, version, item)]
@@ -279,7 +279,7 @@ def behind_records(message: Message, version: int) -> Field | None:
 
 
 def suspicious(message: Message, version: int) -> Iterator[str]:
-    """Paths of all fields of one response whose name says host, port or the like."""
+    """Yield the paths of all fields of one response whose name contains host, port or a similar word."""
 
     def visit(fields: tuple[Field, ...], path: str) -> Iterator[str]:
         for item in fields:
@@ -294,22 +294,23 @@ def suspicious(message: Message, version: int) -> Iterator[str]:
 
 
 def unaccounted(messages: list[Message]) -> list[str]:
-    """What looks like an address and is neither rewritten nor listed as harmless.
+    """Return the fields that look like an address and are neither rewritten nor listed as harmless.
 
-    Returns: one line for each field and version; entries of ``HARMLESS`` that name no field, too.
+    Returns: one line for each field and version, and for each entry of ``HARMLESS`` without a field.
     """
     problems = []
-    met = set()
+    harmless = set()
     for message in messages:
         versions = offered(message)
         for version in range(versions.low, versions.high + 1):
-            done = rewritten(message, version)
+            handled = rewritten(message, version)
             for path in suspicious(message, version):
                 if path in HARMLESS:
-                    met.add(path)
-                elif path not in done:
+                    harmless.add(path)
+                elif path not in handled:
                     problems.append(f"{path} v{version} may carry an address")
-    problems += [f"{path} is listed as harmless and does not exist" for path in sorted(set(HARMLESS) - met)]
+    missing = sorted(set(HARMLESS) - harmless)
+    problems += [f"{path} is listed as harmless and does not exist" for path in missing]
     return problems
 
 
@@ -317,8 +318,8 @@ def unaccounted(messages: list[Message]) -> list[str]:
 class Emitter:
     """Writes the body of the patching function of one response and version, as straight-line Python.
 
-    ``skip`` is how far the position in the generated code lags behind: fields of fixed size are not read, and
-    their sizes are added up until something behind them is.
+    ``skip`` is how far the position in the generated code lags behind. Fields of fixed size are not read:
+    their sizes are added up until a field behind them is read.
     """
 
     message: Message
@@ -353,14 +354,14 @@ class Emitter:
             self.skip += 1
             self.flush()
             self.line(f"if {name} > 127:")
-            self.line(f"    {name}, pos = varint(buf, pos - 1)")
+            self.line(f"    {name}, pos = read_varint(buf, pos - 1)")
         else:
             self.line(f"({name},) = {classic}(buf, {self.at()})")
             self.skip += size
             self.flush()
 
     def variable(self, kind: str) -> None:
-        """Skip a string or bytes; leaves ``length`` as it was encoded."""
+        """Skip a string or bytes; the generated variable ``length`` keeps the encoded length."""
         wide = kind in ("bytes", "records")
         self.number("length", "read_int32" if wide else "read_int16", 4 if wide else 2)
         self.pass_length()
@@ -373,10 +374,10 @@ class Emitter:
             self.line("if length > 0:")
             self.line("    pos += length")
             self.line("elif length < -1:")
-            self.line("    negative(length, pos)")
+            self.line("    reject_negative_length(length, pos)")
 
     def address(self, fields: list[Field], index: int) -> None:
-        """A broker id, a host and a port: the two are replaced, and perhaps reported."""
+        """Read a broker id, a host and a port; replace host and port, and report them if necessary."""
         self.flush()
         encoding = "compact" if self.flexible else "classic"
         if self.flexible:
@@ -384,7 +385,7 @@ class Emitter:
             self.line("host = pos + 4")
             self.line("pos += 5")
             self.line("if length > 127:")
-            self.line("    length, pos = varint(buf, pos - 1)")
+            self.line("    length, pos = read_varint(buf, pos - 1)")
             self.line("pos += (length or 1) + 3")
             self.line("if length > 1 and broker_id != -1:")
         else:
@@ -400,12 +401,12 @@ class Emitter:
             guard = "of_brokers and " if self.brokers_known else ""
             has_rack = index + 3 < len(fields) and fields[index + 3].name == "Rack"
             self.line(f"    if {guard}buf[host:pos] != address.real_{encoding}:")
-            self.line(f"        addresses.saw_{encoding}(buf, broker_id, host, {has_rack})")
+            self.line(f"        addresses.report_{encoding}(buf, broker_id, host, {has_rack})")
             self.line("else:")
             self.line("    addresses.left_out += 1")
 
     def named_value(self) -> None:
-        """A name and its value, which is blanked if the name, or that of the enclosing one, says so."""
+        """Read a name and its value, which is blanked if the name or the enclosing name requires it."""
         self.number("length", "read_int16", 2)
         self.line("name = pos")
         self.pass_length()
@@ -421,7 +422,7 @@ class Emitter:
         self.line("    mark = pos")
 
     def listener(self) -> None:
-        """A name, which stays, and a host and a port, which become empty and 0."""
+        """Read a name, which stays, and a host and a port, which become empty and 0."""
         assert self.flexible, f"{self.message.name} v{self.version} has listeners in classic encoding"
         self.variable("string")
         self.line("host = pos")
@@ -430,8 +431,8 @@ class Emitter:
         self.line("parts += (buf[mark:host], NO_ADDRESS)")
         self.line("mark = pos")
 
-    def one(self, item: Field) -> None:
-        """Skip one field, rewriting what is in it."""
+    def any_field(self, item: Field) -> None:
+        """Skip one field, rewriting the addresses in it."""
         if item.is_array:
             self.array(item)
         elif item.type in FIXED_SIZES:
@@ -447,7 +448,7 @@ class Emitter:
             self.variable(item.type)
 
     def pause(self) -> None:
-        """End the slice where it is long enough; what the list has by then can be taken."""
+        """End the slice if it is long enough; the caller then takes the segments."""
         if self.sliced:
             self.line("if pos > pause:")
             self.line("    parts.append(buf[mark:pos])")
@@ -456,12 +457,12 @@ class Emitter:
             self.line("    pause = pos + SLICE_BYTES")
 
     def array(self, item: Field) -> None:
-        # Of each loop its own: mypyc would have a loop end by what its bound has become meanwhile.
+        # Each loop has its own count: mypyc would end a loop by the current value of a shared one.
         count = "count" if self.depth == 1 else f"count_{self.depth}"
         self.number(count, "read_int32", 4)
         if not self.flexible:
             self.line(f"if {count} < -1:")
-            self.line(f"    negative({count}, pos)")
+            self.line(f"    reject_negative_length({count}, pos)")
         self.line(f"for _ in range({count}{' - 1' if self.flexible else ''}):")
         self.depth += 1
         self.pause()
@@ -469,13 +470,13 @@ class Emitter:
         if item.fields:
             self.struct(item.fields)
         else:
-            self.one(Field("", item.element, item.versions, item.tagged, None, item.nullable))
+            self.any_field(Field("", item.element, item.versions, item.tagged, None, item.nullable))
         self.flush()
         self.blank = blank
         self.depth -= 1
 
     def struct(self, fields: tuple[Field, ...], upto: int | None = None) -> None:
-        """The untagged fields (only so many, if asked), then the tagged ones."""
+        """Walk the untagged fields (the first ``upto``, if given), then the tagged ones."""
         plain = active(fields, self.version)
         index = 0
         while index < (len(plain) if upto is None else upto):
@@ -489,13 +490,13 @@ class Emitter:
                 self.listener()
                 index += 3
             else:
-                self.one(plain[index])
+                self.any_field(plain[index])
                 index += 1
         if upto is None and self.flexible:
             self.tags(tagged(fields, self.version))
 
     def tags(self, fields: list[Field]) -> None:
-        """A section of tagged fields: skipped, but for those that carry addresses."""
+        """Skip a section of tagged fields, except the field with addresses."""
         found = [item for item in fields if carries(self.message, self.version, item)]
         if not found:
             self.line(f"if buf[{self.at()}]:")
@@ -506,43 +507,43 @@ class Emitter:
             return
         self.flush()
         (item,) = found
-        self.line("tags, pos = varint(buf, pos)")
-        self.line("if tags > MOST_TAGS:")
-        self.line("    too_many_tags(tags)")
+        self.line("tags, pos = read_varint(buf, pos)")
+        self.line("if tags > MAX_TAGS_PER_SECTION:")
+        self.line("    reject_tag_count(tags)")
         self.line("for _ in range(tags):")
         self.depth += 1
         self.pause()
-        self.line("tag, pos = varint(buf, pos)")
+        self.line("tag, pos = read_varint(buf, pos)")
         self.line("sized = pos")
-        self.line("size, pos = varint(buf, pos)")
+        self.line("size, pos = read_varint(buf, pos)")
         self.line("stop = pos + size")
         self.line(f"if tag != {item.tag}:")
         self.line("    pos = stop")
         self.line("    continue")
-        # The tag says how long its value is, so that length changes with the addresses in it.
-        if self.sliced:  # its length stands before it, so all of it is in one slice
+        # A tagged field begins with its length, which changes with the addresses in the field.
+        if self.sliced:  # the length comes first, so the whole field is in one slice
             self.line("if size > TAG_LIMIT_BYTES:")
-            self.line("    too_long_tag(size)")
+            self.line("    reject_long_field(size)")
         self.line("slot = len(parts) + 1")
         self.line('parts += (buf[mark:sized], b"")')
         self.line("mark = pos")
         sliced, self.sliced = self.sliced, False
-        self.one(item)
+        self.any_field(item)
         self.sliced = sliced
         self.line("if pos != stop:")
-        self.line("    uneven(pos, stop)")
+        self.line("    reject_uneven_field(pos, stop)")
         self.line("parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)")
         self.depth -= 1
 
     def fill(self, template: str) -> str:
-        """The lines in their function."""
+        """Return the function with the generated lines."""
         return template.format("\n".join(self.lines))
 
     def body(self) -> bool:
-        """Write all of it.
+        """Write the whole function.
 
-        Returns: whether an address can stand anywhere: behind an array of something else, or in an array
-            that is as long as the client asks for.
+        Returns: whether an address can be at any position: behind an array of other elements, or in an array
+            whose length depends on the client's request.
         """
         plain = active(self.message.response, self.version)
         carrying = [carries(self.message, self.version, item) for item in plain]
@@ -556,7 +557,7 @@ class Emitter:
         first = next((i for i, found in enumerate(carrying) if found), last)
         whole = in_tags or self.message.name in BLANKED or any(item.is_array for item in plain[:first])
         if self.message.name not in REPORTING:
-            # As long as the client makes it, by how much it asks for.
+            # The length depends on how much the client requests.
             whole = whole or any(item.is_array and found for item, found in zip(plain, carrying, strict=True))
         self.line("mark = 4")
         self.line("pos = 8")
@@ -580,10 +581,10 @@ class Emitter:
 
 @dataclass(slots=True)
 class ScanEmitter(Emitter):
-    """Writes the scanner of one response and version: it can stop wherever what has arrived ends.
+    """Writes the scanner of one response and version, which can stop wherever the arrived bytes end.
 
-    ``pos`` may be beyond ``end``: what is between is skipped without being there. Only a varint must be there
-    at once.
+    ``pos`` may be beyond ``end``: the bytes between them are skipped before they arrive. Only a varint must
+    have arrived completely.
     """
 
     def number(self, name: str, classic: str, size: int) -> None:
@@ -594,7 +595,7 @@ class ScanEmitter(Emitter):
         self.line("pos += 1")
         self.line(f"if {name} > 127:")
         self.line(f"    if pos + {MAX_VARINT_BYTES - 1} <= end:")
-        self.line(f"        {name}, pos = varint(buf, pos - 1)")
+        self.line(f"        {name}, pos = read_varint(buf, pos - 1)")
         self.line("    else:")
         self.line(f"        {name}, buf, pos, end = yield from await_varint(buf, pos - 1, end)")
 
@@ -605,7 +606,7 @@ class ScanEmitter(Emitter):
         self.line("    buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)")
 
     def scanner(self, item: Field) -> None:
-        """Write all of it, up to the field with the addresses: see ``behind_records``."""
+        """Write the whole scanner, up to the field with the addresses: see ``behind_records``."""
         plain = active(self.message.response, self.version)
         self.skip = 8
         self.tags([])
@@ -618,7 +619,7 @@ def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-HEADER = '''"""Generated by tools/gen_tables.py from {source}: not to be edited."""
+HEADER = '''"""Generated by tools/gen_tables.py from {source}: do not edit."""
 
 from __future__ import annotations
 
@@ -638,16 +639,16 @@ from fleet.proxy.wire.addresses import (
 )
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.primitives import (
-    MOST_TAGS,
+    MAX_TAGS_PER_SECTION,
     encode_varint,
-    negative,
     read_id_and_compact_length,
     read_id_and_length,
     read_int16,
     read_int32,
+    read_varint,
+    reject_negative_length,
+    reject_tag_count,
     skip_tags,
-    too_many_tags,
-    varint,
 )
 from fleet.proxy.wire.scan import FieldBudget, Scan, await_varint, pass_tags
 
@@ -657,20 +658,20 @@ NO_ADDRESS = b"\\x01\\x00\\x00"
 """An empty compact host, and port 0 of two bytes."""
 
 
-def uneven(pos: int, stop: int) -> NoReturn:
-    """Refuse a tagged field whose value is not as long as it says."""
-    raise MalformedFrame("broker", f"tagged field ends at byte {{pos}} and not at {{stop}}")
+def reject_uneven_field(pos: int, stop: int) -> NoReturn:
+    """Refuse a tagged field whose value does not have the given length."""
+    raise MalformedFrame("broker", f"tagged field ends at byte {{pos}}, expected {{stop}}")
 
 
-def too_long_tag(size: int) -> NoReturn:
-    """Refuse a tagged field with addresses that is too long to be rewritten in one slice."""
+def reject_long_field(size: int) -> NoReturn:
+    """Refuse a tagged field with addresses that is too long for one slice."""
     raise OversizeFrame("broker", f"tagged field of {{size}} bytes is above {{TAG_LIMIT_BYTES}}")
 '''
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The functions of one response and the expression for its layout, with the name to be filled in."""
+    """The functions of one response and the expression for its layout, as templates for the name."""
 
     functions: tuple[str, ...]
     layout: str
@@ -678,28 +679,28 @@ class Code:
 
 PATCH = '''\
 def {{name}}(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
-    """{{title}}."""
+    """Patch {{title}}."""
 {}
 '''
 SLICES = '''\
 def {{name}}_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
-    """{{title}}, in slices."""
+    """Patch {{title}} in slices."""
 {}
 '''
 SCAN = '''\
 def {{name}}_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> Scan:
-    """{{title}}, up to the end of what passes as it is."""
+    """Scan {{title}} up to the end of the bytes that pass unchanged."""
 {}
 '''
 NODES = '''\
 def {{name}}_nodes(buf: memoryview, pos: int, addresses: Addresses, parts: Parts) -> tuple[int, int]:
-    """The addresses of a {{title}}."""
+    """Rewrite the addresses of {{title}}."""
 {}
 '''
 
 
 def code_of(message: Message, version: int) -> Code:
-    """What is generated for one response."""
+    """Return the code for one response."""
     item = behind_records(message, version)
     if item is None:
         emitter = Emitter(message, version)
@@ -721,9 +722,9 @@ def code_of(message: Message, version: int) -> Code:
 
 
 def render(messages: list[Message], source: str) -> str:
-    """The text of the generated module.
+    """Return the text of the generated module.
 
-    Raises: SystemExit: a field that looks like an address is not accounted for.
+    Raises: SystemExit: a field looks like an address, and is neither rewritten nor listed as harmless.
     """
     problems = unaccounted(messages)
     if problems:
@@ -754,9 +755,9 @@ def render(messages: list[Message], source: str) -> str:
         )
     floors = [f"# {name} begins at v{floor}: {reason}." for name, (floor, reason) in FLOORS.items()]
     tables = [*floors, "APIS: dict[int, Api] = {", *apis, "}"]
-    tables += ['"""API key → what brokers serve, as far as the fleet offers it."""', ""]
+    tables += ['"""API key → the API of brokers, as the fleet offers it."""', ""]
     tables += ["PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (", *rows, ")"]
-    tables += ['"""API key, first version, last version, and how such responses are patched."""', ""]
+    tables += ['"""API key, first version, last version, and the layout of these responses."""', ""]
     return "\n\n".join(out) + "\n\n" + "\n".join(tables)
 
 
@@ -764,13 +765,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("jar", type=Path, nargs="?", help="default: the one that `make` has brought")
-    parser.add_argument("--check", action="store_true", help="compare with what is there, and write nothing")
+    parser.add_argument("jar", type=Path, nargs="?", help="the kafka-clients jar (default: that of `make`)")
+    parser.add_argument("--check", action="store_true", help="compare with the existing file, write nothing")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args(argv)
     jar = arguments.jar or next(iter(sorted(DEFINITIONS.glob("kafka-clients-*.jar"))), None)
     if jar is None:
-        parser.error(f"no kafka-clients jar in {DEFINITIONS}; name one, or have `make lint` bring it")
+        parser.error(f"no kafka-clients jar in {DEFINITIONS}; pass one, or run `make lint` to fetch it")
     text = render(read_jar(jar), jar.name)
     before = arguments.output.read_text() if arguments.output.exists() else ""
     if not arguments.check:
@@ -782,7 +783,7 @@ def main(argv: list[str] | None = None) -> int:
         difflib.unified_diff(before.splitlines(), text.splitlines(), "committed", "generated", lineterm="")
     )
     changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in changes)
-    print(f"{arguments.output} is not what {arguments.jar} gives: {changed} lines differ", file=sys.stderr)
+    print(f"{arguments.output} is out of date with {jar}: {changed} lines differ", file=sys.stderr)
     print("\n".join(changes[:40]), file=sys.stderr)
     return 1
 

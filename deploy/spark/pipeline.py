@@ -1,6 +1,6 @@
 """`fleet pipeline` for a Spark cluster: spark-submit --master … pipeline.py run --config … --out …
 
-The executors need the package, too: in their environment, or with --py-files and the project's wheel.
+Executors need the package, too: install it in their environment, or pass the project's wheel with --py-files.
 """
 
 import sys

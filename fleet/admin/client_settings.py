@@ -1,8 +1,8 @@
-"""What clients are best told, by the names that each has for it: why, and what it was measured to do.
+"""Recommended settings, by the names of each client library, with the reason and the measured effect.
 
-Sources: docs/clients.md; for defaults the documentation of librdkafka 2.16, Kafka 4.4 (producer, consumer,
+Sources: docs/clients.md; for defaults the documentation of librdkafka 2.16, Kafka 4.3.1 (producer, consumer,
 admin), aiokafka 0.14, franz-go 1.22 (package kgo), sarama 1.61, kafka-go 0.4.51, kafkajs 2.2 and Spark 4.1
-(Kafka integration).
+(Kafka integration; the tested Spark is 4.3.0).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 WIDTH: Final = 100
-"""Of the lines that are printed, where their words allow it."""
+"""Width of the printed comments, as far as their words allow."""
 
 Client: TypeAlias = Literal[
     "java", "librdkafka", "aiokafka", "franz-go", "sarama", "kafka-go", "kafkajs", "spark"
@@ -27,10 +27,10 @@ class ClientSetting:
     """One setting.
 
     Args:
-        name, value: as the client wants them.
-        default: what the client does without it.
-        why: in a sentence.
-        measured: what it changed, where that was measured.
+        name, value: in the syntax of the client.
+        default: the behaviour of the client without the setting.
+        why: the reason, in one sentence.
+        measured: the measured effect; None if it was not measured.
     """
 
     name: str
@@ -40,33 +40,35 @@ class ClientSetting:
     measured: str | None = None
 
 
-_AT_ONCE: Final = "where a member died another one answers in its place: waiting for it is lost time"
-_ASK_AGAIN: Final = (
-    "the survivors' answer is right some 30 ms after a death: a short wait before asking again is enough"
+_RECONNECT_AT_ONCE: Final = "another member answers in place of a dead one: a longer back-off only loses time"
+_RETRY_SOON: Final = (
+    "survivors give the right answer some 30 ms after a death: a short wait before the next request is enough"
 )
-_SILENT: Final = (
-    "a member that is lost without a word (its host, its network) is noticed where an answer stays out:"
-    " give brokers a little more than their slowest answer takes"
+_SILENT_MEMBER: Final = (
+    "when the host or the network of a member is lost, clients notice only a missing answer: allow a little"
+    " more time than the slowest answer of the brokers takes"
 )
-_NO_CONNECTION: Final = "a member that is lost takes no connection"
-_ALL: Final = "for producers: a record that only its leader has, or nobody has acknowledged, can be lost"
+_LOST_MEMBER: Final = "a lost member accepts no connection"
+_ACKS_ALL: Final = (
+    "for producers: a record that only the leader has, or that is not acknowledged, can be lost"
+)
 _TAKEOVER: Final = (
     "all four together: longest delivery in a takeover 132 ms in the median of 20 kills, 284 without;"
     " on a slower machine 383 and 395"
 )
 
 LIBRDKAFKA_TAKEOVER: Final = (
-    ClientSetting("reconnect.backoff.ms", "10", "100", _AT_ONCE),
+    ClientSetting("reconnect.backoff.ms", "10", "100", _RECONNECT_AT_ONCE),
     ClientSetting(
         "reconnect.backoff.max.ms",
         "100",
         "10000",
-        "the back-off doubles with each attempt, and a second takeover soon would wait that long",
+        "the back-off doubles with each attempt, and would delay a second takeover that follows soon",
     ),
-    ClientSetting("retry.backoff.ms", "20", "100", "what failed is sent again that soon"),
-    ClientSetting("topic.metadata.refresh.fast.interval.ms", "20", "100", _ASK_AGAIN, _TAKEOVER),
+    ClientSetting("retry.backoff.ms", "20", "100", "failed requests are sent again after this time"),
+    ClientSetting("topic.metadata.refresh.fast.interval.ms", "20", "100", _RETRY_SOON, _TAKEOVER),
 )
-"""What makes takeovers shorter for librdkafka, and nothing else."""
+"""The settings that only make takeovers shorter for librdkafka."""
 
 CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProxyType(
     {
@@ -75,11 +77,13 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "request.timeout.ms",
                 "5000",
                 "30000",
-                _SILENT,
+                _SILENT_MEMBER,
                 "longest stall behind a member that fell silent: 5.1 s, 30 s without (producer, median)",
             ),
-            ClientSetting("reconnect.backoff.ms", "10", "50", _AT_ONCE),
-            ClientSetting("reconnect.backoff.max.ms", "100", "1000", "it doubles with each attempt in a row"),
+            ClientSetting("reconnect.backoff.ms", "10", "50", _RECONNECT_AT_ONCE),
+            ClientSetting(
+                "reconnect.backoff.max.ms", "100", "1000", "the back-off doubles with each failed attempt"
+            ),
         ),
         "librdkafka": (
             ClientSetting(
@@ -95,7 +99,7 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "socket.timeout.ms",
                 "5000",
                 "60000",
-                _SILENT,
+                _SILENT_MEMBER,
                 "longest stall behind a member that fell silent: 6.2 s, 60 s without (producer, median)",
             ),
         ),
@@ -104,49 +108,51 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "request_timeout_ms",
                 "5000",
                 "40000",
-                _SILENT,
+                _SILENT_MEMBER,
                 "longest stall behind a member that fell silent: 5.2 s, 40 s without (producer, median)",
             ),
-            ClientSetting("retry_backoff_ms", "20", "100", _ASK_AGAIN),
+            ClientSetting("retry_backoff_ms", "20", "100", _RETRY_SOON),
         ),
         "franz-go": (
             ClientSetting(
                 "kgo.MetadataMinAge",
                 "250*time.Millisecond",
                 "5 s",
-                "no second look at Metadata comes sooner than that",
+                "the client does not request Metadata again before this time",
             ),
-            ClientSetting("kgo.RequestTimeoutOverhead", "5*time.Second", "10 s", _SILENT),
-            ClientSetting("kgo.DialTimeout", "2*time.Second", "10 s", _NO_CONNECTION),
+            ClientSetting("kgo.RequestTimeoutOverhead", "5*time.Second", "10 s", _SILENT_MEMBER),
+            ClientSetting("kgo.DialTimeout", "2*time.Second", "10 s", _LOST_MEMBER),
         ),
         "sarama": (
-            ClientSetting("config.Producer.RequiredAcks", "sarama.WaitForAll", "sarama.WaitForLocal", _ALL),
+            ClientSetting(
+                "config.Producer.RequiredAcks", "sarama.WaitForAll", "sarama.WaitForLocal", _ACKS_ALL
+            ),
             ClientSetting(
                 "config.Producer.Idempotent",
                 "true",
                 "false",
-                "sarama sends again what was not answered; without idempotence the log may have it twice",
+                "sarama sends unanswered records again; without idempotence the log may have them twice",
             ),
             ClientSetting("config.Net.MaxOpenRequests", "1", "5", "an idempotent producer requires it"),
             ClientSetting(
                 "config.Consumer.Retry.Backoff",
                 "50*time.Millisecond",
                 "2 s",
-                "a partition whose broker's connection has ended is read on no sooner than after this",
+                "after a broken connection to a broker, its partitions are not read before this time",
                 "with the next one, longest pause of the group when the proxy of the coordinator is killed,"
                 " median and worst of 5 kills on one core: 0.4 and 0.9 s, 1.4 and 2.2 without",
             ),
-            ClientSetting("config.Metadata.Retry.Backoff", "50*time.Millisecond", "250 ms", _ASK_AGAIN),
-            ClientSetting("config.Net.ReadTimeout", "5*time.Second", "30 s", _SILENT),
-            ClientSetting("config.Net.DialTimeout", "2*time.Second", "30 s", _NO_CONNECTION),
+            ClientSetting("config.Metadata.Retry.Backoff", "50*time.Millisecond", "250 ms", _RETRY_SOON),
+            ClientSetting("config.Net.ReadTimeout", "5*time.Second", "30 s", _SILENT_MEMBER),
+            ClientSetting("config.Net.DialTimeout", "2*time.Second", "30 s", _LOST_MEMBER),
         ),
         "kafka-go": (
-            ClientSetting("writer.RequiredAcks", "kafka.RequireAll", "kafka.RequireNone", _ALL),
+            ClientSetting("writer.RequiredAcks", "kafka.RequireAll", "kafka.RequireNone", _ACKS_ALL),
             ClientSetting(
                 "transport.MetadataTTL",
                 "1*time.Second",
                 "6 s",
-                "a writer learns new addresses at its next refresh, which comes after a random part of this",
+                "a writer learns new addresses at its next refresh, after a random part of this time",
                 "with the next two, longest pause when the proxy of the coordinator is killed, median and"
                 " worst of 10 kills on one core: writer 0.6 and 1.7 s, 2.0 and 5.6 without; reader 1.1 and"
                 " 1.8 s, 1.7 and 4.9 without",
@@ -161,17 +167,17 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "reader.JoinGroupBackoff",
                 "500*time.Millisecond",
                 "5 s",
-                "a reader that could not join its group again waits that long",
+                "a reader that could not join its group waits this long before it tries again",
             ),
             ClientSetting(
                 "reader.MaxWait",
                 "2*time.Second",
                 "10 s",
-                "a reader waits that long for new records, and for the answer of a member that fell silent",
+                "a reader waits this long for new records, and for the answer of a member that fell silent",
             ),
-            ClientSetting("writer.WriteTimeout", "5*time.Second", "10 s", _SILENT),
-            ClientSetting("transport.DialTimeout", "2*time.Second", "5 s", _NO_CONNECTION),
-            ClientSetting("dialer.Timeout", "2*time.Second", "10 s", _NO_CONNECTION),
+            ClientSetting("writer.WriteTimeout", "5*time.Second", "10 s", _SILENT_MEMBER),
+            ClientSetting("transport.DialTimeout", "2*time.Second", "5 s", _LOST_MEMBER),
+            ClientSetting("dialer.Timeout", "2*time.Second", "10 s", _LOST_MEMBER),
         ),
         "kafkajs": (
             ClientSetting(
@@ -191,8 +197,8 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "consumer.retry",
                 "{ initialRetryTime: 100, retries: 4 }",
                 "300 ms, 5 retries",
-                "the consumer crashes when its retries are over, and starts again one pause later: 3 s"
-                " together, 19 s without",
+                "the consumer crashes after its last retry, and starts again one pause later: 3 s in all,"
+                " 19 s without",
             ),
             ClientSetting(
                 "consumer.maxWaitTimeInMs",
@@ -200,9 +206,12 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "5000",
                 "before each retry the consumer waits for the answers to all its requests for records",
             ),
-            ClientSetting("client.requestTimeout", "5000", "30000", _SILENT),
+            ClientSetting("client.requestTimeout", "5000", "30000", _SILENT_MEMBER),
             ClientSetting(
-                "producer.idempotent", "true", "false", "a request that is sent again is kept once, in order"
+                "producer.idempotent",
+                "true",
+                "false",
+                "records that are sent again are stored once, in order",
             ),
             ClientSetting(
                 "producer.maxInFlightRequests",
@@ -212,19 +221,19 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
             ),
         ),
         "spark": (
-            ClientSetting("kafka.request.timeout.ms", "5000", "30000", _SILENT),
-            ClientSetting("kafka.reconnect.backoff.ms", "10", "50", _AT_ONCE),
+            ClientSetting("kafka.request.timeout.ms", "5000", "30000", _SILENT_MEMBER),
+            ClientSetting("kafka.reconnect.backoff.ms", "10", "50", _RECONNECT_AT_ONCE),
             ClientSetting(
                 "fetchOffset.numRetries",
                 "10",
                 "3",
-                "the driver gives a batch up where its questions fail that often",
+                "the driver gives up a batch when its requests fail this often",
             ),
             ClientSetting(
                 "fetchOffset.retryIntervalMs",
                 "100",
                 "10",
-                "three attempts in 30 ms are over before a takeover is",
+                "three attempts within 30 ms end before a takeover ends",
             ),
         ),
     }
@@ -232,54 +241,54 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
 
 
 @dataclass(frozen=True, slots=True)
-class Secured:
-    """That a listener speaks TLS: what each client calls it. Where its clients use SASL, SASL_SSL it is."""
+class TlsSetting:
+    """The setting of a client that enables TLS; with SASL the value is SASL_SSL."""
 
     name: str
     value: str
 
 
-TLS: Final[Mapping[Client, Secured]] = MappingProxyType(
+TLS: Final[Mapping[Client, TlsSetting]] = MappingProxyType(
     {
-        "java": Secured("security.protocol", "SSL"),
-        "librdkafka": Secured("security.protocol", "ssl"),
-        "aiokafka": Secured("security_protocol", "SSL"),
-        "franz-go": Secured("kgo.DialTLSConfig", "new(tls.Config)"),
-        "kafkajs": Secured("client.ssl", "true"),
-        "sarama": Secured("config.Net.TLS.Enable", "true"),
-        "kafka-go": Secured("transport.TLS, dialer.TLS", "new(tls.Config), new(tls.Config)"),
-        "spark": Secured("kafka.security.protocol", "SSL"),
+        "java": TlsSetting("security.protocol", "SSL"),
+        "librdkafka": TlsSetting("security.protocol", "ssl"),
+        "aiokafka": TlsSetting("security_protocol", "SSL"),
+        "franz-go": TlsSetting("kgo.DialTLSConfig", "new(tls.Config)"),
+        "kafkajs": TlsSetting("client.ssl", "true"),
+        "sarama": TlsSetting("config.Net.TLS.Enable", "true"),
+        "kafka-go": TlsSetting("transport.TLS, dialer.TLS", "new(tls.Config), new(tls.Config)"),
+        "spark": TlsSetting("kafka.security.protocol", "SSL"),
     }
 )
 
 
 def settings_for(client: Client, *, secured: bool) -> tuple[ClientSetting, ...]:
-    """What a client is told besides whom to ask.
+    """The settings of a client, besides its bootstrap servers.
 
-    Args: secured: whether the listener that it comes to speaks TLS.
+    Args: secured: whether the listener that the client connects to uses TLS.
     """
     if not secured:
         return CLIENT_SETTINGS[client]
     tls = TLS[client]
-    why = "this listener speaks TLS; with SASL it is SASL_SSL, or as your client has it"
+    why = "this listener uses TLS; with SASL use SASL_SSL, or the name that your client has for it"
     return (*CLIENT_SETTINGS[client], ClientSetting(tls.name, tls.value, "plaintext", why))
 
 
 def basis_of(client: Client) -> Basis:
-    """Whether anything of what a client is told was measured with it."""
+    """Whether any setting of a client was measured with that client."""
     measured = any(each.measured is not None for each in CLIENT_SETTINGS[client])
     return "measured" if measured else "reasoned, not measured"
 
 
 def as_text(client: Client, bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
-    """A file, or a piece of code, to be used as it is, with reasons as comments, and what they rest on."""
+    """A file or a piece of code, ready for use; comments give the reasons and the measurements."""
     text = _WRITERS[client](bootstrap_servers, settings)
     basis = basis_of(client)
     if basis == "measured":
         return text
     mark = "//" if client in ("franz-go", "sarama", "kafka-go", "kafkajs") else "#"
-    said = f"{basis}: no takeover was timed with these settings; why they are as they are is said with each"
-    return "\n".join([*_comment(mark, said), text])
+    note = f"{basis}: no takeover was timed with these settings; each comment gives the reason"
+    return "\n".join([*_comment(mark, note), text])
 
 
 def _properties(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
@@ -344,7 +353,7 @@ def _spark(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) 
 
 
 def _lines(comment: str, first: str, settings: Sequence[ClientSetting], form: str) -> str:
-    lines = [*_comment(comment, "all members: one answers where another is dead"), first]
+    lines = [*_comment(comment, "all members: if one is dead, another one answers"), first]
     for each in settings:
         lines += _comment(comment, f"{each.why} (default: {each.default})")
         if each.measured is not None:

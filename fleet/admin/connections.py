@@ -1,10 +1,10 @@
-"""The connections to a member's admin address, limited in number, in time and in what they hold.
+"""The connections to a member's admin address, limited in number, time and memory.
 
-aiohttp speaks HTTP, on any number of connections, and waits for ever for answers to be read. The process that
-answers here also decides which members are alive, so strangers must not take its descriptors or its memory.
+aiohttp accepts any number of connections, and waits for ever until a client reads an answer. The same process
+decides which members are alive, so strangers must not exhaust its descriptors or its memory.
 
-A connection is a stranger's until a request of it has been let in (``Connections.admit``). Strangers have
-places of their own, so that they take none from those who have shown a token.
+A connection belongs to a stranger until one of its requests is admitted (``Connections.admit``). Strangers
+have separate places, so that they take none from clients that have shown a token.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MAX_STRANGERS = 128
 MAX_ADMITTED = 192
 HANDSHAKE_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 5.0
-"""For a whole request, from the start of the connection or the answer before."""
+"""Time for a whole request, from the start of the connection or the previous answer."""
 UNREAD_TIMEOUT_S = 10.0
-"""For a peer to read ``LEAST_READ_BYTES`` of what waits for it, or all of it."""
+"""Time for a peer to read ``MIN_READ_BYTES`` of the waiting bytes, or all of them."""
 SWEEP_INTERVAL_S = 1.0
 SEND_BUFFER_BYTES = 256 << 10
-"""Of the kernel, for each connection: it may grow to megabytes for a peer that does not read."""
+"""The kernel's buffer of each connection. Without a limit it grows to megabytes if the peer does not read."""
 WRITE_BUFFER_BYTES = 64 << 10
 
-LEAST_READ_BYTES: Final = 64 << 10
+MIN_READ_BYTES: Final = 64 << 10
 MAX_REQUEST_BYTES: Final = 32 << 10
-"""Between two requests: nothing here has a body, and browsers send up to some 16 KB of cookies."""
+"""Bytes between two requests: no request has a body, and browsers send up to some 16 KB of cookies."""
 BACKLOG: Final = 1024
 LINGER_S: Final = 1.0
-"""For the rest of a body that nobody asked for, once the answer is sent."""
+"""Time for the rest of an unexpected body, once the answer is sent."""
 SHUTDOWN_TIMEOUT_S: Final = 0.5
 LOG_INTERVAL_S: Final = 60.0
 
@@ -56,14 +56,14 @@ DROP_REASONS: Final[tuple[DropReason, ...]] = get_args(DropReason)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCounts:
-    """How many connections are open, and how many were closed because of a limit since the start."""
+    """The number of open connections, and of connections closed because of a limit since the start."""
 
     open: int
     dropped: Mapping[DropReason, int]
 
 
 class _OncePerInterval(logging.Filter):
-    """Lets one record pass each ``LOG_INTERVAL_S``, on one line: each is a stranger's to cause."""
+    """Passes one record, on one line, each ``LOG_INTERVAL_S``: a stranger can cause any number of records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ class _OncePerInterval(logging.Filter):
 
 
 _REQUEST_LOG: Final = logging.getLogger(f"{__name__}.requests")
-"""What aiohttp says of requests that are none."""
+"""aiohttp's logger for malformed requests."""
 _REQUEST_LOG.addFilter(_OncePerInterval())
 
 NO_CONNECTIONS: Final = ConnectionCounts(0, dict.fromkeys(DROP_REASONS, 0))
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: hands everything to aiohttp, and notes what its peer sends and does not read."""
+    """One connection: passes everything to aiohttp, and measures what its peer sends and does not read."""
 
     def __init__(self, owner: Connections, handler: web.RequestHandler, source: str) -> None:
         self.handler = handler
@@ -94,9 +94,9 @@ class _Connection(asyncio.Protocol):
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.request_bytes = 0
-        """Received since a request was last handled."""
+        """Bytes received since the last handled request."""
         self.unread: tuple[float, int] | None = None
-        """While the peer does not read all: since when, and how many bytes were left then."""
+        """While bytes wait for the peer: the time of the last progress, and the bytes left at that time."""
         self._owner = owner
         self._has_spoken = False
 
@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
         self.unread = (now_s, self.transport.get_write_buffer_size())
 
     def is_read(self, now_s: float) -> bool:
-        """Whether the peer reads what it is sent, as far as anything waits for it."""
+        """Whether the peer reads the waiting bytes fast enough; true if no bytes wait."""
         if self.transport is None:
             return True
         if self.unread is None:
@@ -145,13 +145,13 @@ class _Connection(asyncio.Protocol):
                 self.note_unread()
             return True
         since_s, bytes_left = self.unread
-        if self.transport.get_write_buffer_size() <= bytes_left - LEAST_READ_BYTES:
+        if self.transport.get_write_buffer_size() <= bytes_left - MIN_READ_BYTES:
             self.note_unread()
             return True
         return now_s - since_s < UNREAD_TIMEOUT_S
 
     def abort(self) -> None:
-        """Close without waiting for the peer, also in the midst of a handshake."""
+        """Close without waiting for the peer, also during a handshake."""
         if self.handshake is not None:
             self.handshake.cancel()
         if self.transport is not None:
@@ -170,17 +170,17 @@ class Connections:
         self._dropped: dict[DropReason, int] = dict.fromkeys(DROP_REASONS, 0)
 
     def counts(self) -> ConnectionCounts:
-        """As they are now."""
+        """The current counts."""
         return ConnectionCounts(len(self._by_handler), dict(self._dropped))
 
     def note_request(self, request: web.Request) -> None:
-        """A whole request has come."""
+        """Note that a whole request has arrived."""
         connection = self._by_handler.get(request.protocol)
         if connection is not None:
             connection.request_bytes = 0
 
     def admit(self, request: web.Request) -> None:
-        """The request may be answered with what not everybody may have: its peer is a stranger no more."""
+        """Note that the peer of an allowed request is no longer a stranger."""
         connection = self._by_handler.get(request.protocol)
         if connection is None or connection not in self._strangers:
             return
@@ -192,9 +192,9 @@ class Connections:
     def accept(
         self, sock: socket.socket, address: object, server: web.Server, secured: dict[str, Any]
     ) -> None:
-        """Take in a connection that has been accepted.
+        """Serve a connection that has been accepted.
 
-        Args:    secured: the arguments of TLS for ``connect_accepted_socket``; empty without
+        Args:    secured: the TLS arguments of ``connect_accepted_socket``; empty without TLS
         """
         connection = _Connection(self, server(), source_of(address))
         self._by_handler[connection.handler] = connection
@@ -210,42 +210,42 @@ class Connections:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: connection, sock, **secured)
-        except OSError as error:  # no TLS, or none in time
+        except OSError as error:  # no TLS, or no handshake in time
             sock.close()
             self.forget(connection)
             if explain(error) == NOT_TLS:
-                self._warn(connection, f"{NOT_TLS}, and admin.tls is configured; ask by https")
+                self._warn(connection, f"{NOT_TLS}, but admin.tls is configured; use https")
 
     def _end_handshake(self, task: asyncio.Task[None], connection: _Connection, sock: socket.socket) -> None:
         self._handshakes.discard(task)
-        if task.cancelled():  # perhaps before it began
+        if task.cancelled():  # possibly before it began
             sock.close()
             self.forget(connection)
 
     def forget(self, connection: _Connection) -> None:
-        """The connection is closed."""
+        """Forget a closed connection."""
         self._strangers.discard(connection)
         self._admitted.discard(connection)
         self._by_handler.pop(connection.handler, None)
 
     def drop(self, connection: _Connection, reason: DropReason) -> None:
-        """Close a connection whose peer does not keep to the limits, or has to make room."""
+        """Close a connection that exceeds a limit, or whose place another connection gets."""
         self._dropped[reason] += 1
         self.forget(connection)
         connection.abort()
         if self._logged.is_due(time.monotonic()):
-            log.warning("closed a connection from %s to the admin address: %s", connection.source, reason)
+            log.warning("admin address: connection closed: source=%s reason=%s", connection.source, reason)
 
     def note_first_bytes(self, connection: _Connection, data: bytes) -> None:
-        """A connection has begun so; log what is no HTTP, which aiohttp refuses without a word in the log."""
+        """Log a connection that does not begin with HTTP: aiohttp refuses such connections silently."""
         protocol = name_protocol(data)
-        trouble = None if protocol is None else at_admin_address(protocol)
-        if trouble is not None:
-            self._warn(connection, trouble)
+        fault = None if protocol is None else at_admin_address(protocol)
+        if fault is not None:
+            self._warn(connection, fault)
 
-    def _warn(self, connection: _Connection, trouble: str) -> None:
-        if self._logged.is_due(time.monotonic(), trouble):
-            log.warning("a connection from %s to the admin address: %s", connection.source, trouble)
+    def _warn(self, connection: _Connection, fault: str) -> None:
+        if self._logged.is_due(time.monotonic(), fault):
+            log.warning("admin address: connection from %s: %s", connection.source, fault)
 
     async def sweep(self) -> None:
         """Drop connections whose peers do not read, until cancelled."""
@@ -257,7 +257,7 @@ class Connections:
                     self.drop(connection, "unread")
 
     async def close(self) -> None:
-        """Close what is open, at once."""
+        """Close all connections at once."""
         handshakes = list(self._handshakes)
         for connection in tuple(self._by_handler.values()):
             connection.abort()
@@ -268,9 +268,9 @@ class AdminServer:
     """A web application on an inherited listening socket.
 
     Args:
-        app: what answers.
-        connections: told by the application what it thinks of requests.
-        on_broken: called where what accepts connections, or looks after them, has ended by an error.
+        app: answers the requests.
+        connections: the connections, which the application informs about requests.
+        on_broken: called if the task that accepts or checks connections has ended with an error.
     """
 
     def __init__(
@@ -304,7 +304,7 @@ class AdminServer:
         self._logged = LogLimit(LOG_INTERVAL_S)
 
     async def start(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         await self._runner.setup()
         self._sock.setblocking(False)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -324,16 +324,16 @@ class AdminServer:
 
     def _on_failure(self, error: OSError) -> None:
         if self._logged.is_due(time.monotonic()):
-            log.warning("the admin address cannot accept connections: %s", error)
+            log.warning("admin address: cannot accept connections: %s", error)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("the admin address no longer looks after its connections", exc_info=error)
+            log.error("admin address: the task for its connections has failed", exc_info=error)
             self._on_broken(error)
 
     async def cleanup(self) -> None:
-        """Stop accepting, let requests under way be answered for a moment, and close everything."""
+        """Stop accepting, wait shortly for answers to open requests, and close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, TypeAlias
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from fleet.admin.client_settings import Basis, Client, ClientSetting
 from fleet.core.codec import Codec
@@ -20,10 +18,11 @@ from fleet.core.model import (
     MemberStatus,
     ProxyId,
 )
+from fleet.core.renamed_keys import RenamedKeys
 from fleet.core.weights import BalancedBy
 
 ADMIN_HEADER: Final = "X-Fleet-Admin"
-"""Drain and undrain want it, with the value 1."""
+"""Header that drain, undrain, pin and unpin require, with the value 1, unless there are tokens."""
 
 ErrorKind: TypeAlias = Literal[
     "usage",
@@ -48,7 +47,7 @@ ErrorKind: TypeAlias = Literal[
 ]
 
 Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
-State: TypeAlias = Literal["up", "unknown", "suspect", "down", "draining", "drained"]
+Condition: TypeAlias = Literal["up", "unknown", "suspect", "down", "leaving", "drained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class ErrorDetail:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDocument:
-    """Any failure: the body of an HTTP error, and what a command with ``--json`` then prints."""
+    """Any failure: the body of an HTTP error, and the output of a failed command with ``--json``."""
 
     error: ErrorDetail
 
@@ -81,10 +80,10 @@ class ReadyDocument:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDocument:
-    """Whether a majority of the voters is there.
+    """Whether a majority of the voters is reachable.
 
     Args:
-        lost_s: for how long it has not been; 0 where it is.
+        lost_s: the time without a majority, in seconds; 0 with a majority.
     """
 
     present: bool
@@ -93,20 +92,20 @@ class QuorumDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDocument:
+class MemberDocument(RenamedKeys):
     """One configured member.
 
     Args:
-        state: the one word to show; made of status, liveness and drained.
-        status: what Raft has committed; null where it never was taken in.
-        ready, generation: of its last report; null without one.
-        listeners, identities, incarnation: as committed.
-        has_voter_digest: whether it says which voters it counts, so that a member that counts others gets no
-            link; false for a release before 0.3.0, null where there is no link to it.
+        condition: one word that combines status, liveness and drained; the worst comes first.
+        status: the status committed in Raft; null if Raft has never admitted the member.
+        ready, generation: from the last report of the member; null without a report.
+        listeners, identities, incarnation: as committed in Raft.
+        has_voter_digest: whether the member reports which voters it counts, so that a member that counts
+            other voters gets no link; false for a release before 0.3.0, null without a link.
     """
 
     proxy_id: ProxyId
-    state: State
+    condition: Condition
     status: MemberStatus | None
     liveness: Liveness
     drained: bool
@@ -126,7 +125,7 @@ class MemberDocument:
 
 @dataclass(frozen=True, slots=True)
 class ListenerEndpoints:
-    """Where clients of one listener find an identity now, one address for each advertised owner."""
+    """The current addresses of an identity on one listener, one for each advertised owner."""
 
     listener: str
     addresses: tuple[str, ...]
@@ -144,7 +143,7 @@ class IdentityDocument:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDocument:
-    """One real broker; ``up`` is null where the member has not tried it."""
+    """One real broker; ``up`` is null if the member has not tried to reach the broker."""
 
     broker_id: BrokerId
     host: str
@@ -155,7 +154,7 @@ class BrokerDocument:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTroubleDocument:
-    """What is wrong with one real broker, as a member found it."""
+    """A fault of one real broker, as a member found it."""
 
     broker_id: BrokerId
     trouble: str
@@ -163,7 +162,7 @@ class BrokerTroubleDocument:
 
 @dataclass(frozen=True, slots=True)
 class MachineTroubleDocument:
-    """What is wrong with a member's machine, as the member found it, and what to do about it."""
+    """A fault of a member's machine, as the member found it, and its fix."""
 
     trouble: str
     fix: str
@@ -171,7 +170,7 @@ class MachineTroubleDocument:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverDocument:
-    """One takeover: wall milliseconds for people, seconds of the machine's monotonic clock for intervals."""
+    """One takeover, with wall milliseconds for people and monotonic seconds to compute intervals."""
 
     proxy_id: ProxyId
     reason: str
@@ -185,23 +184,23 @@ class TakeoverDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnershipDocument:
-    """Body of ``/ownership``: all that one member knows of the fleet.
+class OwnershipDocument(RenamedKeys):
+    """Body of ``/ownership``: one member's view of the fleet.
 
     Args:
         proxy_id: the member that answers.
-        now_ms, now_mono_s: when it answered.
-        revision: of its directory, overlay changes included.
-        staleness_s: 0 with a quorum, else since when ownership cannot be committed.
-        suspects: the members that it advertises around.
-        takeovers: the last ones, oldest first.
-        raft_trouble: why it does not vote although it should; null where it does.
-        balanced_by: what makes two proxies equal.
-        distrusted_voters: those whose journals lack promises that this member remembers (an empty disk, a
-            copy): it counts none of their votes until they have caught up.
-        broker_troubles: of brokers that this member does not reach, or that have no port, or lead back here.
-        member_troubles: why this member cannot ask others, for reasons of its own.
-        machine_troubles: what may keep this member from starting again on its machine.
+        now_ms, now_mono_s: the time of the answer.
+        revision: of the member's directory; changes of the bypassed members count, too.
+        staleness_s: 0 with a quorum, otherwise the time for which no ownership could be committed.
+        suspects: the members that the answering member bypasses.
+        takeovers: the most recent takeovers, oldest first.
+        raft_error: why the member, a voter, cannot vote; null if it can.
+        balanced_by: the measure by which the leader balances proxies.
+        distrusted_voters: voters whose journals lack promises that this member remembers (an empty disk, a
+            restored copy). Their votes do not count until they have caught up.
+        broker_troubles: faults of brokers: unreachable, without a port, or with an address of the fleet.
+        member_troubles: faults of this member that keep it from reaching other members.
+        machine_troubles: faults that may keep this member from restarting on its machine.
     """
 
     fleet: str
@@ -223,7 +222,7 @@ class OwnershipDocument:
     brokers: tuple[BrokerDocument, ...]
     identities: tuple[IdentityDocument, ...]
     takeovers: tuple[TakeoverDocument, ...]
-    raft_trouble: str | None
+    raft_error: str | None
     balanced_by: BalancedBy
     distrusted_voters: tuple[ProxyId, ...] = ()
     broker_troubles: tuple[BrokerTroubleDocument, ...] = ()
@@ -233,7 +232,7 @@ class OwnershipDocument:
 
 @dataclass(frozen=True, slots=True)
 class IdentityTraffic:
-    """What passes one identity at one member: connections open now, and bytes since the member started."""
+    """Traffic of one identity at one member: open connections, and bytes since the member started."""
 
     broker_id: BrokerId
     connections: int
@@ -243,12 +242,13 @@ class IdentityTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TrafficDocument:
-    """Body of ``/traffic``: what passes one member.
+    """Body of ``/traffic``: the traffic of one member.
 
     Args:
-        now_mono_s: when it was counted, on that member's monotonic clock.
-        incarnation: of the member; in another one it counts from 0 again.
-        workers: process ids of those whose bytes are in it; what others had passed comes with them.
+        now_mono_s: the time of the count, on that member's monotonic clock.
+        incarnation: of the member; the counts start at 0 in each incarnation.
+        workers: process ids of the workers whose bytes are included. A worker that is not in the list adds
+            all bytes of its life at once, as soon as it is.
     """
 
     proxy_id: ProxyId
@@ -260,7 +260,7 @@ class TrafficDocument:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRate:
-    """What passes one identity, at all members that were asked; bytes in the last second or so."""
+    """Traffic of one identity over all members that answered; byte rates over about the last second."""
 
     broker_id: BrokerId
     connections: int
@@ -269,12 +269,12 @@ class IdentityRate:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedMember:
-    """Whether a member's numbers are in the rates.
+class RateSource:
+    """Whether the rates include the counters of a member.
 
     Args:
-        error: why neither its connections nor its bytes are.
-        rated: whether its bytes are: not until it was counted twice in the same life.
+        error: why neither its connections nor its bytes are included; null if they are.
+        rated: whether its bytes are included, which takes two counts in the same incarnation.
     """
 
     proxy_id: ProxyId
@@ -283,32 +283,32 @@ class CountedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveDocument:
-    """One message of ``/live``: all that changes, as one member sees it now.
+class LiveDocument(RenamedKeys):
+    """One message of ``/live``: one member's current view of the fleet.
 
     Args:
-        rates: of identities that anything has passed, or that have connections.
-        counted: whose numbers these are.
+        rates: of each identity with connections or traffic.
+        rate_sources: the members that were asked for their counters, and whether each answered.
     """
 
     ownership: OwnershipDocument
     rates: tuple[IdentityRate, ...]
-    counted: tuple[CountedMember, ...]
+    rate_sources: tuple[RateSource, ...]
 
     @property
     def unrated(self) -> tuple[ProxyId, ...]:
-        """Members that were counted, and not long enough for a rate."""
-        return tuple(each.proxy_id for each in self.counted if each.error is None and not each.rated)
+        """Members that were counted only once, so that their rates are unknown."""
+        return tuple(each.proxy_id for each in self.rate_sources if each.error is None and not each.rated)
 
     @property
     def rates_known(self) -> bool:
-        """Whether the rates are those of all members that can be counted."""
-        return bool(self.counted) and not self.unrated
+        """Whether the rates include every member that answers."""
+        return bool(self.rate_sources) and not self.unrated
 
 
 @dataclass(frozen=True, slots=True)
 class PinDocument:
-    """Answer to pin and unpin; ``applied`` is false where it was so before."""
+    """Answer to pin and unpin; ``applied`` is false if nothing had to change."""
 
     broker_id: BrokerId
     proxy_id: ProxyId | None
@@ -318,7 +318,7 @@ class PinDocument:
 
 @dataclass(frozen=True, slots=True)
 class DrainDocument:
-    """Answer to drain and undrain; ``applied`` is false where it was so before."""
+    """Answer to drain and undrain; ``applied`` is false if nothing had to change."""
 
     proxy_id: ProxyId
     drained: bool
@@ -336,20 +336,24 @@ class CheckedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigDocument:
-    """What ``fleet check`` prints for a file without mistakes."""
+class ConfigDocument(RenamedKeys):
+    """Output of ``fleet check`` for a file without mistakes.
+
+    Args:
+        tolerates: the failures that the fleet survives, in sentences.
+    """
 
     source: str
     fleet: str
     members: tuple[CheckedMember, ...]
     voters: tuple[ProxyId, ...]
-    survives: tuple[str, ...]
+    tolerates: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateDocument:
-    """Where one member's certificate is; ``expires`` (UTC) is null where it is not on this machine."""
+    """Files of one member's certificate; ``expires`` (UTC) is null if they are not on this machine."""
 
     proxy_id: ProxyId
     ca: str
@@ -360,7 +364,7 @@ class CertificateDocument:
 
 @dataclass(frozen=True, slots=True)
 class CertsDocument:
-    """What ``fleet certs`` prints: the members' certificates, and what is left to do with them."""
+    """Output of ``fleet certs``: the certificates of the members, and the remaining steps."""
 
     fleet: str
     members: tuple[CertificateDocument, ...]
@@ -369,15 +373,15 @@ class CertsDocument:
 
 @dataclass(frozen=True, slots=True)
 class NodeDocument:
-    """What ``fleet node --json`` prints when the member has stopped."""
+    """Output of ``fleet node --json`` when the member has stopped."""
 
     proxy_id: ProxyId
     exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerDocument:
-    """What one member said to ``fleet status``: ``error`` where it did not answer, else the rest."""
+class AnswerDocument(RenamedKeys):
+    """Answer of one member to ``fleet status``: ``error`` without an answer, otherwise all other fields."""
 
     proxy_id: ProxyId
     admin: str
@@ -388,22 +392,23 @@ class AnswerDocument:
     term: int | None
     has_quorum: bool | None
     staleness_s: float | None
-    raft_trouble: str | None
+    raft_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class StatusDocument:
-    """What ``fleet status`` prints, from all the members that answered.
+class StatusDocument(RenamedKeys):
+    """Output of ``fleet status``, from all members that answered.
 
     Args:
-        told_by: the member whose table is shown: one with a quorum, if any has, and of these the newest.
-        agree: whether all members that answered are of the same generation.
-        answers: who was asked, and what came of it.
-        troubles: what the members say is wrong with brokers, and between members.
+        reported_by: the member whose table is shown. Members with a quorum come first, then the newest
+            generation.
+        agree: whether all members that answered have the same generation.
+        answers: the answer of each member, or its error.
+        troubles: faults of brokers and between members, as the members report them.
     """
 
     fleet: str
-    told_by: ProxyId
+    reported_by: ProxyId
     generation: int
     agree: bool
     leader: ProxyId | None
@@ -426,7 +431,7 @@ class MoveDocument:
 
 @dataclass(frozen=True, slots=True)
 class LoadDocument:
-    """How many identities a member owns; and what they weigh, its share of each, where weights are known."""
+    """Number of a member's identities, and their weight if known; a shared identity counts by its share."""
 
     proxy_id: ProxyId
     before: int
@@ -436,21 +441,22 @@ class LoadDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanDocument:
-    """What ``fleet plan`` prints.
+class PlanDocument(RenamedKeys):
+    """Output of ``fleet plan``.
 
     Args:
+        reported_by: the member whose table the plan starts from.
         weighed: whether identities are balanced by weight.
         moves: the identities whose owners would change.
         stays: the identities that keep their owners.
-        loads: identities for each member, now and then.
-        served: false where nobody could own anything any more, so that nothing moves.
+        loads: the load of each member, before and after.
+        feasible: false if no member is left that may own an identity; then nothing moves.
     """
 
     without: tuple[ProxyId, ...]
-    told_by: ProxyId
+    reported_by: ProxyId
     generation: int
-    served: bool
+    feasible: bool
     moves: tuple[MoveDocument, ...]
     stays: tuple[BrokerId, ...]
     loads: tuple[LoadDocument, ...]
@@ -462,13 +468,12 @@ Verdict: TypeAlias = Literal["ok", "warning", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that ``fleet doctor`` has to say.
+class Finding(RenamedKeys):
+    """One result of ``fleet doctor``.
 
     Args:
-        subject: what it is about: a member, an address, a broker.
-        fix: what to do about it; empty where there is nothing to do.
-        mend: the name of ``fix`` in 0.2.0. Deprecated: 0.4.0 removes it.
+        subject: the member, the address or the broker that was checked.
+        fix: the action that removes the fault; empty if there is nothing to do.
     """
 
     check: DoctorCheck
@@ -476,15 +481,11 @@ class Finding:
     verdict: Verdict
     detail: str
     fix: str = ""
-    mend: Annotated[str, Field(deprecated=True)] = field(default="", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mend", self.fix)
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorDocument:
-    """What ``fleet doctor`` prints; ``ok`` where nothing has failed."""
+    """Output of ``fleet doctor``; ``ok`` is true if no finding has failed."""
 
     fleet: str
     ok: bool
@@ -493,12 +494,12 @@ class DoctorDocument:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigDocument:
-    """What ``fleet client-config`` prints.
+    """Output of ``fleet client-config``.
 
     Args:
-        listener: the one that the client comes to.
-        bootstrap_servers: where each member has it.
-        basis: whether anything of it was measured with that client.
+        listener: the listener that the client connects to.
+        bootstrap_servers: the address of that listener at each member.
+        basis: whether any of the settings was measured with that client.
     """
 
     client: Client
@@ -510,7 +511,7 @@ class ClientConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class RestartedMember:
-    """One member that was restarted: how long until it was back and the fleet at rest."""
+    """One restarted member; ``took_s`` is the time until it was back and the fleet at rest."""
 
     proxy_id: ProxyId
     was_leader: bool
@@ -519,7 +520,7 @@ class RestartedMember:
 
 @dataclass(frozen=True, slots=True)
 class RollingRestartDocument:
-    """What ``fleet rolling-restart`` prints: the members in the order of their restarts."""
+    """Output of ``fleet rolling-restart``: the members in the order of their restarts."""
 
     members: tuple[RestartedMember, ...]
 

@@ -1,12 +1,15 @@
-"""A view as Prometheus metrics, made anew at each scrape, so that what is no more leaves no series behind.
+"""Turns a member's view of the fleet into Prometheus metrics.
 
-``docs/metrics.md`` describes each of them.
+Metrics are built again at each scrape, so that owners, members and workers that no longer exist leave no
+series behind. ``docs/metrics.md`` describes each metric.
 """
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
@@ -19,7 +22,7 @@ from prometheus_client.samples import Exemplar
 from fleet import __version__
 from fleet.admin.connections import NO_CONNECTIONS, ConnectionCounts
 from fleet.admin.ownership import broker_ids
-from fleet.admin.snapshot import STATES, FleetView
+from fleet.admin.snapshot import CONDITIONS, FleetView
 from fleet.admin.totals import add, total
 from fleet.core.errors import ConnectionLimit, WireError
 from fleet.core.liveness import Suspicion
@@ -35,14 +38,78 @@ NO_REFUSALS: Final[Mapping[Refusal, int]] = dict.fromkeys(REFUSALS, 0)
 
 SUSPICIONS: Final[tuple[Suspicion, ...]] = get_args(Suspicion)
 TAKEOVER_REASONS: Final = (*SUSPICIONS, "down", "drain")
-"""Why a member is suspected, and what is committed of one."""
+"""The reasons for a suspicion, and the two committed changes that move a member's identities."""
 
 TO_BROKER: Final = "to_broker"
 TO_CLIENT: Final = "to_client"
 
 
+@dataclass(frozen=True, slots=True)
+class RenamedMetric:
+    """A metric that is served by its old name as well, deprecated, until 0.4.0.
+
+    Args:
+        old_name: of the family: without ``_total``.
+        old_label: the old name of the one label whose values differ; None if all labels are the same.
+        new_label: the new name of that label.
+        old_words: new value of that label → old value; a value that is missing here is the same.
+    """
+
+    old_name: str
+    old_label: str | None = None
+    new_label: str | None = None
+    old_words: Mapping[str, str] = field(default_factory=dict)
+
+    def as_before(self, metric: Metric) -> Metric:
+        """A copy of a metric with its old name, labels and label values."""
+        old = copy.copy(metric)
+        old.name = self.old_name
+        new_name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        old.documentation = f"Deprecated, removed in 0.4.0. Use {new_name}."
+        old.samples = [
+            sample._replace(
+                name=self.old_name + sample.name.removeprefix(metric.name),
+                labels=dict(map(self._label_before, sample.labels.items())),
+            )
+            for sample in metric.samples
+        ]
+        return old
+
+    def _label_before(self, label: tuple[str, str]) -> tuple[str, str]:
+        name, value = label
+        if self.old_label is None or name != self.new_label:
+            return label
+        return self.old_label, self.old_words.get(value, value)
+
+
+def limit_label(limit: str) -> str:
+    """The label of a limit: its name in the configuration, without the unit."""
+    return limit.removesuffix("_s").removesuffix("_bytes")
+
+
+RENAMED_METRICS: Final[Mapping[str, RenamedMetric]] = MappingProxyType(
+    {
+        "fleet_connections_limited": RenamedMetric(
+            "fleet_limited_connections",
+            "limit",
+            "limit",
+            {limit_label(limit): limit for limit in get_args(ConnectionLimit)},
+        ),
+        "fleet_events_spooled": RenamedMetric("fleet_events_waiting"),
+        "fleet_member_condition": RenamedMetric(
+            "fleet_member_state", "state", "condition", {"leaving": "draining"}
+        ),
+        "fleet_raft_degraded": RenamedMetric("fleet_raft_trouble"),
+        "fleet_rewrite_duration_seconds": RenamedMetric("fleet_rewrite_seconds"),
+        "fleet_takeover_duration_seconds": RenamedMetric("fleet_takeover_seconds"),
+    }
+)
+"""New family → its old name. Values of a label that are renamed need a second metric: with both values in one
+metric, a sum over the label would count everything twice."""
+
+
 def api_name(key: int) -> str:
-    """Kafka's name of an API key, such as ``Metadata``; its number where the tables have none."""
+    """Kafka's name of an API key, such as ``Metadata``; the number of a key that the tables lack."""
     api = APIS.get(key)
     return str(key) if api is None else api.name
 
@@ -77,10 +144,12 @@ def _histogram(
     total_s: float,
     exemplars: Mapping[int, Exemplar] = NO_EXEMPLARS,
 ) -> Metric:
-    """A histogram of separate buckets, of which Prometheus wants the running sums.
+    """A histogram, from the counts of separate buckets; Prometheus requires their running sums.
 
     Args:
-        exemplars: by the number of the bucket; in OpenMetrics alone.
+        counts: observations in each bucket, the one above the last bound included.
+        total_s: the sum of all observations.
+        exemplars: bucket number → its exemplar; only OpenMetrics shows them.
     """
     family = HistogramMetricFamily(name, text)
     names = [*(repr(bound) for bound in bounds), "+Inf"]
@@ -102,9 +171,9 @@ class FleetCollector(Collector):
     """Yields the metrics of one view.
 
     Args:
-        names: the label of an API key.
-        refused: how many requests to the admin interface were turned away, by reason.
-        connections: those to the admin interface.
+        names: gives the label of an API key.
+        refused: the number of requests that the admin interface refused, by reason.
+        connections: counts of the connections to the admin interface.
     """
 
     def __init__(
@@ -120,6 +189,12 @@ class FleetCollector(Collector):
         self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
+        for metric in self._metrics():
+            yield metric
+            if metric.name in RENAMED_METRICS:
+                yield RENAMED_METRICS[metric.name].as_before(metric)
+
+    def _metrics(self) -> Iterator[Metric]:
         yield from self._ownership()
         yield from self._members()
         yield from self._raft()
@@ -129,19 +204,19 @@ class FleetCollector(Collector):
         yield from self._events()
         yield _counters(
             "fleet_thread_restarts",
-            "Threads of the control process that ended by an error, and were started again.",
+            "Threads of the control process that ended with an error and were restarted.",
             ["thread"],
             (([thread], restarts) for thread, restarts in self._view.thread_restarts.items()),
         )
         yield _counters(
             "fleet_admin_refused",
-            "Requests to the admin address that were refused for want of the right token.",
+            "Requests to the admin address that were refused because they lacked the right token.",
             ["reason"],
             (([reason], count) for reason, count in self._refused.items()),
         )
         yield _gauge(
             "fleet_admin_connections",
-            "Connections to the admin address that are open, or in a TLS handshake.",
+            "Connections to the admin address that are open or in a TLS handshake.",
             self._connections.open,
         )
         yield _counters(
@@ -159,7 +234,7 @@ class FleetCollector(Collector):
         )
         yield _gauges(
             "fleet_identity_owner",
-            "1 for each proxy that stands for an identity, by Raft (committed) or to clients (advertised).",
+            "1 for each owner of an identity: committed by Raft, or advertised to clients.",
             ["broker_id", "proxy_id", "view"],
             (
                 ([str(broker_id), owner, name], 1)
@@ -170,7 +245,7 @@ class FleetCollector(Collector):
         )
         yield _gauges(
             "fleet_identity_live_owners",
-            "Advertised owners of an identity that are not suspect or down; at 0 clients miss a broker.",
+            "Advertised owners that are neither suspect nor down. At 0, clients miss the broker.",
             ["broker_id"],
             (
                 ([str(broker_id)], sum(owner in live for owner in directory.advertised.get(broker_id, ())))
@@ -179,17 +254,17 @@ class FleetCollector(Collector):
         )
         yield _gauge(
             "fleet_directory_generation",
-            "Number of committed changes of ownership that this member's directory has.",
+            "Number of committed ownership changes in this member's directory.",
             directory.generation,
         )
         yield _gauge(
             "fleet_directory_revision",
-            "Number of directories handed to the workers, overlay changes included.",
+            "Number of directories sent to the workers, those for bypassed members included.",
             directory.revision,
         )
         yield _gauge(
             "fleet_directory_staleness_seconds",
-            "0 while there is a quorum, else for how long ownership could not be committed.",
+            "0 while there is a quorum, otherwise the time for which no ownership could be committed.",
             self._view.staleness_s,
         )
 
@@ -198,18 +273,20 @@ class FleetCollector(Collector):
         if events is None:
             return
         yield _counters("fleet_events_sent", "Events that Kafka has acknowledged.", [], [([], events.sent)])
-        yield _gauge("fleet_events_waiting", "Events on the disk, for Kafka to take them.", events.waiting)
+        yield _gauge(
+            "fleet_events_spooled", "Events on disk that Kafka has not acknowledged yet.", events.waiting
+        )
         yield _counters(
-            "fleet_events_dropped", "Events given up for want of room.", [], [([], events.dropped)]
+            "fleet_events_dropped", "Events dropped because the spool was full.", [], [([], events.dropped)]
         )
 
     def _live_members(self) -> frozenset[ProxyId]:
-        """Members that clients can be sent to, as far as this one knows; it never doubts itself."""
+        """Members to which clients can be sent, as this member sees them; it never suspects itself."""
         view = self._view
-        # Members that a newer file has no more are judged by what Raft has of them.
+        # A member that is no longer in the configuration file counts by its committed status.
         live = {each.proxy_id for each in view.state.members.values() if each.status is not MemberStatus.DOWN}
         for member in view.members:
-            if member.state in ("suspect", "down"):
+            if member.condition in ("suspect", "down"):
                 live.discard(member.proxy_id)
             else:
                 live.add(member.proxy_id)
@@ -218,14 +295,18 @@ class FleetCollector(Collector):
     def _members(self) -> Iterator[Metric]:
         members = self._view.members
         yield _gauges(
-            "fleet_member_state",
-            "1 for the state that this member sees each member in, 0 for the others.",
-            ["proxy_id", "state"],
-            (([member.proxy_id, state], member.state == state) for member in members for state in STATES),
+            "fleet_member_condition",
+            "1 for the condition in which this member sees each member, 0 for every other condition.",
+            ["proxy_id", "condition"],
+            (
+                ([member.proxy_id, condition], member.condition == condition)
+                for member in members
+                for condition in CONDITIONS
+            ),
         )
         yield _gauges(
             "fleet_member_generation",
-            "The generation that each member last reported to this one.",
+            "The generation that each member last reported to this member.",
             ["proxy_id"],
             (
                 ([member.proxy_id], member.generation)
@@ -235,74 +316,71 @@ class FleetCollector(Collector):
         )
         yield _gauges(
             "fleet_member_connected",
-            "1 where the link between this member and another is up.",
+            "1 if the link between this member and the other member is up.",
             ["proxy_id"],
             (([each.proxy_id], each.connected) for each in members if each.proxy_id != self._view.me),
         )
         yield CounterMetricFamily(
             "fleet_local_failures",
-            "Probes of other members, and links to them, that failed for a reason of this member's own.",
+            "Probes of other members and links to them that failed because of a fault of this member.",
             value=self._view.local_failures,
         )
         workers = [self._view.retired, *(each.counters for each in self._view.workers)]
         yield CounterMetricFamily(
             "fleet_log_lines_dropped",
-            "Log lines of the control process and the workers that standard error has not taken.",
+            "Log lines of the control process and the workers that could not be written to standard error.",
             value=self._view.dropped_log_lines + sum(each.dropped_log_lines for each in workers),
         )
         yield _gauge(
             "fleet_members_without_voter_digest",
-            "Linked members that do not say which voters they count: they run a release before 0.3.0.",
+            "Linked members that do not report which voters they count: they run a release before 0.3.0.",
             sum(each.has_voter_digest is False for each in members),
         )
-
         yield _gauges(
             "fleet_certificate_expiry_timestamp_seconds",
-            "When the certificates of this member expire, in Unix time, by the field that names them.",
+            "When each certificate of this member expires, by the configuration field that names it.",
             ["file"],
             (([name], at_s) for name, at_s in sorted(self._view.certificate_expiry_s.items())),
         )
 
     def _raft(self) -> Iterator[Metric]:
         raft = self._view.raft
-        yield _gauge("fleet_raft_leader", "1 where this member is the Raft leader.", raft.role == "leader")
+        yield _gauge("fleet_raft_leader", "1 if this member is the Raft leader.", raft.role == "leader")
         yield _gauges(
             "fleet_raft_known_leader",
-            "1 for the member that this one takes for the Raft leader; all 0 where it knows none.",
+            "1 for the voter that this member knows as the Raft leader; all 0 without a leader.",
             ["proxy_id"],
             (([each.proxy_id], each.proxy_id == raft.leader) for each in self._view.members if each.voter),
         )
+        yield _gauge("fleet_raft_has_quorum", "1 if a majority of the voters is reachable.", raft.has_quorum)
         yield _gauge(
-            "fleet_raft_has_quorum", "1 where a majority of the voters is reachable.", raft.has_quorum
-        )
-        yield _gauge(
-            "fleet_raft_trouble",
-            "1 where this member does not vote although it should: its disk is full, or it was reset.",
-            raft.trouble is not None,
+            "fleet_raft_degraded",
+            "1 if this voter cannot vote: its disk is full, or its journal was reset.",
+            raft.error is not None,
         )
         yield _gauge(
             "fleet_raft_distrusted_voters",
-            "Voters that have forgotten promises that this member remembers: it counts none of their votes.",
+            "Voters whose journals lack promises that this member remembers; it does not count their votes.",
             len(raft.distrusted),
         )
-        yield _gauge("fleet_raft_term", "The Raft term that this member is in.", raft.term)
+        yield _gauge("fleet_raft_term", "The Raft term of this member.", raft.term)
         yield _gauge(
-            "fleet_raft_commit_index", "Index of the last committed entry of Raft's log.", raft.commit_index
+            "fleet_raft_commit_index", "Index of the last committed entry of the Raft log.", raft.commit_index
         )
 
     def _takeovers(self) -> Iterator[Metric]:
         log = self._view.takeovers
-        # From the start on: where a series begins at 1, Prometheus sees no increase.
+        # Each series exists from the start: Prometheus sees no increase in a series that begins at 1.
         by_reason = {**dict.fromkeys(TAKEOVER_REASONS, 0), **log.by_reason}
         yield _counters(
             "fleet_takeovers",
-            "Times that identities of a member were advertised at others, by reason.",
+            "Takeovers: how often the identities of a member were advertised at other members, by reason.",
             ["reason"],
             (([reason], count) for reason, count in sorted(by_reason.items())),
         )
         yield _histogram(
-            "fleet_takeover_seconds",
-            "From detecting that a member fails until this member advertised its identities elsewhere.",
+            "fleet_takeover_duration_seconds",
+            "Time from the first sign of a failure until this member advertised the successors.",
             log.seconds.bounds,
             log.seconds.counts,
             log.seconds.total,
@@ -310,7 +388,7 @@ class FleetCollector(Collector):
         )
 
     def _exemplars(self) -> Mapping[int, Exemplar]:
-        """The last takeover of each bucket that is told in a trace."""
+        """Bucket number → the last takeover in the bucket that has a trace."""
         log, found = self._view.takeovers, {}
         for each in log.recent if self._view.traced else ():
             if each.seconds is not None and each.advertised is not None and each.committed is not None:
@@ -323,7 +401,7 @@ class FleetCollector(Collector):
         view = self._view
         yield _gauges(
             "fleet_upstream_up",
-            "1 where this member can reach a broker.",
+            "1 if this member can reach the broker.",
             ["broker_id"],
             (([str(broker_id)], up) for broker_id, up in sorted(view.upstream_up.items())),
         )
@@ -338,18 +416,18 @@ class FleetCollector(Collector):
         )
         yield CounterMetricFamily(
             "fleet_worker_restarts",
-            "Workers that took the place of another since the control process started.",
+            "Workers that replaced an earlier one since the control process started.",
             value=view.worker_restarts,
         )
         yield _gauges(
             "fleet_ready",
-            "1 for each condition of /readyz that holds.",
+            "1 for each check of /readyz that passes.",
             ["check"],
             (([check.name], check.ok) for check in view.checks),
         )
         yield _gauges(
             "fleet_build_info",
-            "Always 1; the labels say what runs.",
+            "Always 1. The labels are the fleet, the member and its version.",
             ["fleet", "proxy_id", "version"],
             [([view.fleet, view.me, __version__], 1)],
         )
@@ -359,7 +437,7 @@ class FleetCollector(Collector):
         ever: WorkerCounters = add(self._view.retired, now)
         yield _gauges(
             "fleet_client_connections",
-            "Client connections open now, by the identity that their port stands for.",
+            "Open client connections, by the identity of the port.",
             ["broker_id"],
             (([broker_label(broker_id)], count) for broker_id, count in sorted(now.connections.items())),
         )
@@ -369,13 +447,13 @@ class FleetCollector(Collector):
             requests[name] = requests.get(name, 0) + count
         yield _counters(
             "fleet_requests",
-            "Requests of clients.",
+            "Requests from clients.",
             ["api"],
             (([name], count) for name, count in requests.items()),
         )
         yield _counters(
             "fleet_bytes",
-            "Bytes forwarded, by direction and broker.",
+            "Forwarded bytes, by direction and broker.",
             ["direction", "broker_id"],
             (
                 ([direction, broker_label(broker_id)], count)
@@ -387,8 +465,8 @@ class FleetCollector(Collector):
             ),
         )
         yield _histogram(
-            "fleet_rewrite_seconds",
-            "Time to rewrite the addresses in one response, unless it begins as one before it did.",
+            "fleet_rewrite_duration_seconds",
+            "Time to rewrite the addresses in one response. Responses served from the cache are not counted.",
             REWRITE_BOUNDS_S,
             ever.rewrite_buckets,
             ever.rewrite_sum_s,
@@ -396,16 +474,16 @@ class FleetCollector(Collector):
         errors = {**dict.fromkeys(_wire_reasons(), 0), **ever.errors}
         yield _counters(
             "fleet_protocol_errors",
-            "Connections closed because of bytes that are not the Kafka protocol as the fleet offers it.",
+            "Connections closed because of bytes that violate the Kafka protocol as the fleet offers it.",
             ["reason"],
             (([reason], count) for reason, count in sorted(errors.items())),
         )
         limited = {**dict.fromkeys(get_args(ConnectionLimit), 0), **ever.limited}
         yield _counters(
-            "fleet_limited_connections",
+            "fleet_connections_limited",
             "Connections closed because of a limit.",
             ["limit"],
-            (([limit], count) for limit, count in sorted(limited.items())),
+            (([limit_label(limit)], count) for limit, count in sorted(limited.items())),
         )
 
 

@@ -1,4 +1,4 @@
-"""The operator's own commands: for one member after the other, with its name and host put in. No shell."""
+"""Runs the operator's own commands, for one member at a time, with its name and host filled in. No shell."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def command_for(template: str, proxy_id: ProxyId, url: str, option: str = "--com
     """The words of a command for one member.
 
     Args:
-        template: ``{proxy_id}`` and ``{host}`` (of the member's admin address) are put in.
-        option: where the operator has written it.
+        template: the command line; ``{proxy_id}`` and ``{host}`` (of the member's admin address) are
+            replaced.
+        option: the option with the template, for errors.
 
     Raises:
-        TemplateError: it is no command line, or names something else in braces.
+        CommandTemplateError: the template is no command line, or has an unknown name in braces.
     """
     values = {"{proxy_id}": proxy_id, "{host}": urlsplit(url).hostname or ""}
     try:
@@ -34,27 +35,29 @@ def command_for(template: str, proxy_id: ProxyId, url: str, option: str = "--com
         raise CommandTemplateError(f"{option} {template!r}: {error}") from error
     if not words:
         raise CommandTemplateError(f"{option} is empty")
-    strange = set(_PLACEHOLDER.findall(template)) - values.keys()
-    if strange:
+    unknown = set(_PLACEHOLDER.findall(template)) - values.keys()
+    if unknown:
         raise CommandTemplateError(
-            f"{option} {template!r}: knows {' and '.join(values)}, not {', '.join(sorted(strange))}"
+            f"{option} {template!r}: unknown {', '.join(sorted(unknown))}; use {' and '.join(values)}"
         )
     return [_PLACEHOLDER.sub(lambda found: values[found.group()], word) for word in words]
 
 
 def check_program(words: list[str], option: str) -> None:
-    """Raises: TemplateError: the program of a command is not on this machine."""
+    """Raises: CommandTemplateError: the program of a command is not on this machine."""
     if shutil.which(words[0]) is None:
-        raise CommandTemplateError(f"{option}: there is no program {words[0]} here")
+        raise CommandTemplateError(
+            f"{option}: no program {words[0]} on this machine; install it or fix the path"
+        )
 
 
 async def run_command(words: list[str], proxy_id: ProxyId, limit_s: float | None = None) -> None:
-    """Run a command to its end, also where the caller is cancelled meanwhile: half of it could do harm.
+    """Run a command to its end, even if the caller is cancelled: half a command could do harm.
 
-    A Ctrl-C on the terminal does not reach it.
+    A Ctrl-C on the terminal does not reach the command.
 
     Raises:
-        CommandFailed: it cannot be started, fails, or is not through in time.
+        CommandFailed: the command cannot be started, fails, or does not end in time.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -65,12 +68,12 @@ async def run_command(words: list[str], proxy_id: ProxyId, limit_s: float | None
             start_new_session=True,
         )
     except OSError as error:
-        raise CommandFailed(f"{proxy_id}: {words[0]} cannot be started: {error.strerror}") from error
+        raise CommandFailed(f"{proxy_id}: cannot start {words[0]}: {error.strerror}") from error
     ending = asyncio.ensure_future(process.communicate())
     try:
-        said, _ = await asyncio.wait_for(asyncio.shield(ending), limit_s)
+        output, _ = await asyncio.wait_for(asyncio.shield(ending), limit_s)
     except TimeoutError:
-        raise CommandFailed(f"{proxy_id}: {shlex.join(words)} is not through after {limit_s:g} s") from None
+        raise CommandFailed(f"{proxy_id}: {shlex.join(words)} did not end within {limit_s:g} s") from None
     except asyncio.CancelledError:
         await asyncio.wait({ending}, timeout=limit_s)
         raise
@@ -80,7 +83,7 @@ async def run_command(words: list[str], proxy_id: ProxyId, limit_s: float | None
                 os.killpg(process.pid, signal.SIGKILL)
             await ending
     if process.returncode != 0:
-        last = said.decode(errors="replace").strip().splitlines()[-1:]
+        last_line = output.decode(errors="replace").strip().splitlines()[-1:]
         raise CommandFailed(
-            f"{proxy_id}: {shlex.join(words)} exited with {process.returncode}: {''.join(last)}"
+            f"{proxy_id}: {shlex.join(words)} exited with {process.returncode}: {''.join(last_line)}"
         )

@@ -1,4 +1,4 @@
-"""Makes the ``/ownership`` document of a view."""
+"""Builds the documents of ``/ownership`` and ``/readyz`` from a view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fleet.core.takeover import Takeover
 
 
 def ownership_document(view: FleetView) -> OwnershipDocument:
-    """All that one member knows of the fleet, as it goes over HTTP."""
+    """The body of ``/ownership``."""
     return OwnershipDocument(
         fleet=view.fleet,
         proxy_id=view.me,
@@ -47,7 +47,7 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         brokers=_brokers(view),
         identities=tuple(_identity(view, broker_id) for broker_id in broker_ids(view.directory)),
         takeovers=tuple(_takeover(takeover) for takeover in view.takeovers.recent),
-        raft_trouble=view.raft.trouble,
+        raft_error=view.raft.error,
         balanced_by=view.balanced_by,
         distrusted_voters=view.raft.distrusted,
         member_troubles=view.member_troubles,
@@ -64,12 +64,13 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
 
 
 def ready_document(view: FleetView) -> ReadyDocument:
+    """The body of ``/readyz``."""
     checks = tuple(CheckDocument(check.name, check.ok, check.detail) for check in view.checks)
     return ReadyDocument(view.ready, checks)
 
 
 def broker_ids(directory: Directory) -> list[BrokerId]:
-    """Every identity that is committed, advertised or merely known, in order."""
+    """Every identity that is committed or advertised, or whose broker is known, in order."""
     return sorted({*directory.committed, *directory.advertised, *directory.brokers})
 
 
@@ -77,7 +78,7 @@ def _member(member: MemberView) -> MemberDocument:
     committed = member.committed
     return MemberDocument(
         proxy_id=member.proxy_id,
-        state=member.state,
+        condition=member.condition,
         status=committed.status if committed else None,
         liveness=member.liveness,
         drained=committed.drained if committed else False,

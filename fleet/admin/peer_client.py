@@ -1,4 +1,4 @@
-"""What a member asks the other members' admin addresses, as any reader would."""
+"""Reads the traffic of the other members from their admin addresses, as any reader could."""
 
 from __future__ import annotations
 
@@ -16,50 +16,56 @@ from fleet.core.errors import AdminError, ConfigError, FleetError
 from fleet.core.model import ProxyId
 from fleet.tls.access import TOKEN_FILE_ENV, Access, access_to
 
-ASK_TIMEOUT_S: Final = 0.8
-"""Below what they are asked every."""
+TRAFFIC_TIMEOUT_S: Final = 0.8
+"""Shorter than the interval between two requests (``live.COUNT_INTERVAL_S``)."""
 
 Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 class Peers:
-    """The others of one member.
+    """The other members, as seen by one member.
 
     Args:
-        environ: where a token may be; the file says where else.
+        me: the member that asks.
+        environ: the environment, which may name a token; the configuration may name another one.
     """
 
     def __init__(self, settings: Settings, me: ProxyId, environ: Mapping[str, str] = os.environ) -> None:
         self._settings = settings
         self._environ = environ
         self._urls = {each: url for each, url in admin_urls(settings).items() if each != me}
-        self._made: tuple[Stamp, Access] | None = None
+        self._cached: tuple[Stamp, Access] | None = None
 
     async def traffic(self) -> Counts:
-        """What passes each of them, or why that is not known."""
+        """The traffic of each other member, or its error."""
         try:
-            # Files, and certificates: not on the loop that answers heartbeats.
+            # Reads files and certificates: not on the loop that answers heartbeats.
             access = await asyncio.to_thread(self._current)
         except ConfigError as error:
             return dict.fromkeys(self._urls, error)
-        answers = await ask_traffic(self._urls, ASK_TIMEOUT_S, access)
-        return {each: self._own(each, answer) for each, answer in answers.items()}
+        answers = await ask_traffic(self._urls, TRAFFIC_TIMEOUT_S, access)
+        return {each: self._check_sender(each, answer) for each, answer in answers.items()}
 
-    def _own(self, asked: ProxyId, answer: TrafficDocument | FleetError) -> TrafficDocument | FleetError:
-        """What a member said of itself: at 127.0.0.1, which 0.0.0.0 is asked at, another one may answer."""
-        if isinstance(answer, FleetError) or answer.proxy_id == asked:
+    def _check_sender(
+        self, expected: ProxyId, answer: TrafficDocument | FleetError
+    ) -> TrafficDocument | FleetError:
+        """The answer, or an error if another member sent it.
+
+        A wildcard address is asked on loopback, where another member may answer.
+        """
+        if isinstance(answer, FleetError) or answer.proxy_id == expected:
             return answer
-        return AdminError(f"{self._urls[asked]} is {answer.proxy_id}, not {asked}")
+        return AdminError(f"{self._urls[expected]} is {answer.proxy_id}, not {expected}")
 
     def _current(self) -> Access:
-        """How they are asked; made anew where a file has changed.
+        """The access to the other members, built again if a file has changed.
 
-        Unlike ``Reloading``: of the tokens one may be missing.
+        ``Reloading`` does not fit: one of the two tokens may be missing.
         """
-        stamp, made = tuple(map(_look, self._files())), self._made
-        if made is None or made[0] != stamp:
-            made = self._made = stamp, access_to(self._settings, self._environ)
-        return made[1]
+        stamp, cached = tuple(map(_stamp, self._files())), self._cached
+        if cached is None or cached[0] != stamp:
+            cached = self._cached = stamp, access_to(self._settings, self._environ)
+        return cached[1]
 
     def _files(self) -> list[Path]:
         admin = self._settings.admin
@@ -70,8 +76,8 @@ class Peers:
         return [each for each in files if each is not None]
 
 
-def _look(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does."""
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """A value that changes whenever the file does; None without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""Restarts a whole fleet, member by member, each one only when the fleet is whole and at rest.
+"""Restarts a whole fleet, member by member, each only when the fleet is whole and at rest.
 
-How a member is restarted is the operator's: a command, with the member's name and host put in. That it was
-restarted, and that the fleet is well again, is seen from the members themselves.
+The operator supplies the command that restarts a member. The members themselves report whether the member has
+restarted, and whether the fleet is at rest again.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from fleet.core.errors import CommandFailed, RestartFailed
 from fleet.core.model import ProxyId
 from fleet.tls.access import OPEN, Access
 
-ASK_EVERY_S: Final = 0.25
-AT_REST_S: Final = 1.0
-"""How long nothing may be wrong before the next one: clients that have just moved are to settle, too."""
+POLL_INTERVAL_S: Final = 0.25
+SETTLE_TIME_S: Final = 1.0
+"""The fleet must be at rest for this long before the next restart, so that moved clients settle as well."""
 
 Say = Callable[[str], object]
 
 
 def unrest(answers: Answers) -> str:
-    """Why a fleet is not whole and at rest, in words for an operator; empty where it is.
+    """Why a fleet is not whole and at rest, in words for an operator; empty if it is at rest.
 
     Args:
-        answers: of every configured member.
+        answers: the answer of every configured member.
     """
     for proxy_id, answer in answers.items():
         if not isinstance(answer, OwnershipDocument):
             return f"{proxy_id} does not answer: {answer}"
         if not answer.quorum.present:
             return f"{proxy_id} has no quorum"
-        if answer.raft_trouble is not None:
-            return f"{proxy_id} does not vote: {answer.raft_trouble}"
+        if answer.raft_error is not None:
+            return f"{proxy_id} cannot vote: {answer.raft_error}"
     best = best_answer(answers)
     if best.leader is None:
         return "there is no leader"
@@ -46,23 +46,24 @@ def unrest(answers: Answers) -> str:
         p for p, a in answers.items() if isinstance(a, OwnershipDocument) and a.generation != best.generation
     ]
     if behind:
-        return f"{', '.join(behind)} is not at generation {best.generation} yet"
+        verb = "is" if len(behind) == 1 else "are"
+        return f"{', '.join(behind)} {verb} not at generation {best.generation} yet"
     for member in best.members:
         if (
             member.proxy_id in answers
             and not member.witness
-            and (member.state != "up" and not member.drained)
+            and (member.condition != "up" and not member.drained)
         ):
-            return f"{member.proxy_id} is {member.state}"
-    astray = [each.broker_id for each in best.identities if each.advertised != each.committed]
-    if astray:
-        return f"identity {astray[0]} is advertised elsewhere than committed"
+            return f"{member.proxy_id} is {member.condition}"
+    bypassed = [each.broker_id for each in best.identities if each.advertised != each.committed]
+    if bypassed:
+        return f"identity {bypassed[0]} is not advertised at its committed owner"
     due = plan(answers, ()).moves
     return f"identity {due[0].broker_id} is about to move" if due else ""
 
 
-def next_member(waiting: Iterable[ProxyId], leader: ProxyId | None) -> ProxyId:
-    """Whom to restart next: the leader last, because that costs an election."""
+def choose_next(waiting: Iterable[ProxyId], leader: ProxyId | None) -> ProxyId:
+    """The member to restart next: the leader last, because its restart costs an election."""
     return min(waiting, key=lambda proxy_id: (proxy_id == leader, proxy_id))
 
 
@@ -78,16 +79,16 @@ async def restart_all(
     """Restart members one after the other.
 
     Args:
-        urls: of every configured member.
-        only: whom to restart.
-        limit_s: for each wait: for the fleet to be at rest, for a member to be back.
-        say: told of each step, in a line.
-        command_limit_s: how long the command may take for each of them; None for as long as it likes.
-        access: with what members are asked.
+        urls: the admin URL of every configured member.
+        only: the members to restart.
+        limit_s: limit of each wait: for the fleet to be at rest, and for a member to be back.
+        say: called with one line for each step.
+        command_limit_s: limit of the command for each member; None for no limit.
+        access: token and TLS of the requests.
 
     Raises:
-        RestartFailed: the fleet was not at rest in time, a command failed, or a member did not come back; no
-            further member is touched then.
+        RestartFailed: the fleet was not at rest in time, a command failed, or a member did not come back. No
+            further member is restarted then.
     """
     waiting = set(only)
     done: list[RestartedMember] = []
@@ -95,7 +96,7 @@ async def restart_all(
     while waiting:
         before = await client.ask_all(urls, access=access)
         leader = best_answer(before).leader
-        proxy_id = next_member(waiting, leader)
+        proxy_id = choose_next(waiting, leader)
         waiting.discard(proxy_id)
         began_s = time.monotonic()
         say(f"{proxy_id}: restarting{', the Raft leader' if proxy_id == leader else ''}")
@@ -103,16 +104,18 @@ async def restart_all(
             await run_command(command_for(template, proxy_id, urls[proxy_id]), proxy_id, command_limit_s)
         except CommandFailed as error:
             raise RestartFailed(str(error)) from error
-        await _another_life(proxy_id, before, urls[proxy_id], limit_s, access)
+        await _await_new_incarnation(proxy_id, before, urls[proxy_id], limit_s, access)
         await at_rest(urls, limit_s, say, access)
         took_s = time.monotonic() - began_s
-        say(f"{proxy_id}: back, and the fleet at rest, after {took_s:.1f} s")
+        say(f"{proxy_id}: back after {took_s:.1f} s, and the fleet is at rest")
         done.append(RestartedMember(proxy_id, proxy_id == leader, took_s))
     return RollingRestartDocument(tuple(done))
 
 
-async def _another_life(proxy_id: ProxyId, before: Answers, url: str, limit_s: float, access: Access) -> None:
-    """Wait until a member answers in another life than before."""
+async def _await_new_incarnation(
+    proxy_id: ProxyId, before: Answers, url: str, limit_s: float, access: Access
+) -> None:
+    """Wait until a member answers with another incarnation than before."""
     former = before[proxy_id]
     deadline_s = time.monotonic() + limit_s
     while True:
@@ -122,36 +125,36 @@ async def _another_life(proxy_id: ProxyId, before: Answers, url: str, limit_s: f
         ):
             return
         if time.monotonic() > deadline_s:
-            how = (
-                "is still in its former life"
+            reason = (
+                "it has not restarted; check the command"
                 if isinstance(answer, OwnershipDocument)
-                else f"is not back: {answer}"
+                else f"it is not back: {answer}"
             )
-            raise RestartFailed(f"{proxy_id} {how}, {limit_s:g} s after its restart")
-        await asyncio.sleep(ASK_EVERY_S)
+            raise RestartFailed(f"{proxy_id}: {limit_s:g} s after the restart command, {reason}")
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def at_rest(urls: Mapping[ProxyId, str], limit_s: float, say: Say, access: Access = OPEN) -> None:
-    """Wait until the fleet is whole and at rest, and has been for a moment.
+    """Wait until the fleet has been whole and at rest for ``SETTLE_TIME_S``.
 
     Raises:
-        RestartFailed: it is not in time.
+        RestartFailed: the fleet is not at rest in time.
     """
     deadline_s = time.monotonic() + limit_s
     rests_since_s: float | None = None
-    said = ""
+    reported = ""
     while True:
         why = unrest(await client.ask_all(urls, access=access))
         now_s = time.monotonic()
         if why:
             rests_since_s = None
-            if why != said:
+            if why != reported:
                 say(f"waiting: {why}")
-                said = why
+                reported = why
             if now_s > deadline_s:
                 raise RestartFailed(f"the fleet is not at rest after {limit_s:g} s: {why}")
         elif rests_since_s is None:
             rests_since_s = now_s
-        elif now_s - rests_since_s >= AT_REST_S:
+        elif now_s - rests_since_s >= SETTLE_TIME_S:
             return
-        await asyncio.sleep(ASK_EVERY_S)
+        await asyncio.sleep(POLL_INTERVAL_S)

@@ -1,9 +1,9 @@
-"""A member's admin interface: metrics, health, ownership, drain and undrain over HTTP.
+"""A member's admin interface: metrics, health, ownership, drain, undrain, pin and unpin over HTTP.
 
-Without tokens what only reads is open to whoever reaches the port, but not under a name that is none of the
-fleet's: a web page may have its own name resolve to this address. What changes something is answered on a
-loopback socket alone, only with a header that no web page can send to another site, and only under a loopback
-name. With tokens (``fleet/tls/tokens.py``) these decide, wherever the socket is.
+Without tokens every client that reaches the port may read, but only under a name of the fleet: a web page may
+make its own name resolve to this address. Changes are answered only on a loopback socket, under a loopback
+name, and with a header that no web page can send to another site. With tokens (``fleet/tls/tokens.py``) only
+the token decides, wherever the socket is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fleet.admin.documents import (
     ErrorKind,
     PinDocument,
 )
-from fleet.admin.live import AskOthers, Live, Watcher, nobody
+from fleet.admin.live import FetchCounts, LiveFeed, Watcher, no_other_members
 from fleet.admin.metrics import NO_REFUSALS, ApiNames, FleetCollector, api_name, registry_of
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.snapshot import AdminSource
@@ -53,11 +53,12 @@ from fleet.tls.tokens import Gate, Refusal, Role
 log = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz"})
-"""Answered without a token: who asks them (kubelet, a load balancer) often cannot send one. The page tells
-nothing of the fleet; it asks for a token, and then for ``/live``."""
+"""Answered without a token: their clients (kubelet, a load balancer) often cannot send one. The page contains
+no
+data of the fleet: it asks the user for a token, and then requests ``/live``."""
 
 ROLE_HEADER: Final = "X-Fleet-Role"
-"""In the answer of ``/live``: what its reader may do, ``read`` or ``write``."""
+"""Header in the answer of ``/live``: the rights of the reader, ``read`` or ``write``."""
 PATHS: Final = (
     "/ownership /traffic /live /metrics /healthz /readyz; "
     "POST /drain/ID /undrain/ID /pin/BROKER/ID /unpin/BROKER"
@@ -67,11 +68,11 @@ _REFUSALS: Final[Mapping[Refusal, tuple[int, ErrorKind, str]]] = {
     "no_token": (
         401,
         "unauthorized",
-        "send `Authorization: Bearer TOKEN`; admin.tokens says where tokens are",
+        "send `Authorization: Bearer TOKEN`; admin.tokens names the files of the tokens",
     ),
-    "wrong_token": (401, "unauthorized", "this is no token of admin.tokens here"),
-    "unreadable": (503, "internal", "this member's tokens cannot be read; its log says why"),
-    "read_only": (403, "forbidden", "this is the token to read; admin.tokens.write is the one that changes"),
+    "wrong_token": (401, "unauthorized", "the token is not in admin.tokens of this member"),
+    "unreadable": (503, "internal", "this member cannot read its tokens; see its log"),
+    "read_only": (403, "forbidden", "this token may only read; use the token of admin.tokens.write"),
 }
 
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{0,5})?")
@@ -90,11 +91,11 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except web.HTTPNotFound:
         return _error(
-            404, "not_found", f"nothing at {request.path}; see /ownership, /metrics, /healthz, /readyz"
+            404, "not_found", f"no page {request.path}; use /ownership, /metrics, /healthz or /readyz"
         )
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        response = _error(405, "usage", f"{request.method} is not possible on {request.path}; use {allowed}")
+        response = _error(405, "usage", f"{request.path} does not accept {request.method}; use {allowed}")
         response.headers["Allow"] = allowed
         return response
     except web.HTTPException as error:
@@ -111,11 +112,11 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error(500, "internal", str(error))
     except Exception:
         log.exception("admin request %s %s failed", request.method, request.path)
-        return _error(500, "internal", "see the member's log")
+        return _error(500, "internal", "internal error; see the log of the member")
 
 
 def _host_of(authority: str) -> str:
-    """The host in ``host:port``, in lower case and without a final dot; empty where it is anything else."""
+    """The host in ``host:port``, in lower case and without a final dot; empty for any other text."""
     found = _AUTHORITY.fullmatch(authority.lower())
     return "" if found is None else (found[1] or found[2]).removesuffix(".")
 
@@ -127,7 +128,7 @@ class _Admin:
         writable: bool,
         gate: Gate | None,
         names: ApiNames,
-        live: Live,
+        live: LiveFeed,
         hosts: Collection[str],
         connections: Connections,
     ) -> None:
@@ -141,9 +142,9 @@ class _Admin:
 
     @web.middleware
     async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What the handler answers, if the request may have it."""
-        # From Python 3.12 on, a handler that waits for nothing is run at once. One turn of the loop would
-        # then answer all requests that a client has sent ahead.
+        """The handler's answer if the request is allowed, otherwise the refusal."""
+        # Since Python 3.12 a handler that never waits runs at once. One turn of the loop would then answer
+        # all requests that a client has pipelined.
         await asyncio.sleep(0)
         self._connections.note_request(request)
         if request.path in OPEN_PATHS:
@@ -155,9 +156,9 @@ class _Admin:
         return await handler(request)
 
     def _refuse_name(self, request: web.Request) -> web.Response | None:
-        """An answer to who asks for a name that is none of the fleet's, as a web page with its own name does.
+        """The refusal of a request under a name outside the fleet, as from a web page with its own name.
 
-        An address is no page's name. What is no browser may leave the name out.
+        An IP address cannot be the name of a page. Clients other than browsers may omit the name.
         """
         named = request.headers.getall("Host", [])
         hosts = {_host_of(authority) for authority in named}
@@ -168,8 +169,8 @@ class _Admin:
                 return _error(
                     403,
                     "forbidden",
-                    f"Host: {request.host!r:.100} is no name of this fleet; ask by address, by a name in the "
-                    "configuration, or add admin.tokens",
+                    f"Host: {request.host!r:.100} is not a name of this fleet; use an address or a name in "
+                    "the configuration, or add admin.tokens",
                 )
         return None
 
@@ -191,10 +192,10 @@ class _Admin:
         return web.Response(body=_PAGE, content_type="text/html", charset="utf-8", headers=_PAGE_HEADERS)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: each a document, and comments where there is nothing to say."""
+        """Server-sent events, each with one document."""
         watcher = self._live.enter(source_of((request.remote or "",)))
         if watcher is None:
-            return _error(503, "internal", "too many look at this member already; ask another one")
+            return _error(503, "internal", "this member has too many readers of /live; use another member")
         try:
             return await self._follow(request, watcher)
         finally:
@@ -209,15 +210,16 @@ class _Admin:
                 ROLE_HEADER: role or "read",
             }
         )
-        # That a page was closed shows when the next document is written.
+        # A closed page is noticed when the next document is written.
         with suppress(ConnectionError):
             await response.prepare(request)
             async with aclosing(self._live.follow(watcher)) as documents:
                 async for document in documents:
-                    # A token that is revoked, or changes its role, ends what was begun with it.
+                    # A token that is revoked or changes its role ends the stream.
                     if role is None or self._role(request) != role:
                         break
-                    # Waits for a slow reader, which then gets a newer document instead of those between.
+                    # Waits for a slow reader, which then gets the newest document and misses those in
+                    # between.
                     await response.write(b"data: " + document + b"\n\n")
         return response
 
@@ -227,12 +229,12 @@ class _Admin:
         return "write" if self._writable and is_loopback(request.url.host or "") else "read"
 
     async def traffic(self, request: web.Request) -> web.Response:
-        view = await self._source.counted()
+        view = await self._source.counted_view()
         body = await asyncio.to_thread(lambda: TRAFFIC.encode(traffic_document(view)))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def healthz(self, request: web.Request) -> web.Response:
-        trouble = self._source.view().raft.trouble
+        trouble = self._source.view().raft.error
         return web.json_response({"status": "ok"} | ({"raft": trouble} if trouble else {}))
 
     async def readyz(self, request: web.Request) -> web.Response:
@@ -242,14 +244,15 @@ class _Admin:
 
     async def ownership(self, request: web.Request) -> web.Response:
         view = self._source.view()
-        # A large fleet's table takes tens of milliseconds to write: not on the loop that answers heartbeats.
+        # The table of a large fleet takes tens of milliseconds to write: not on the loop that answers
+        # heartbeats.
         body = await asyncio.to_thread(lambda: OWNERSHIP.encode(ownership_document(view)))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         refused = NO_REFUSALS if self._gate is None else dict(self._gate.refused)
-        view = await self._source.counted()
+        view = await self._source.counted_view()
         registry = registry_of(FleetCollector(view, self._names, refused, self._connections.counts()))
         body = await asyncio.to_thread(encode, registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -265,7 +268,7 @@ class _Admin:
         if refused is not None:
             return refused
         proxy_id: ProxyId = request.match_info["proxy_id"]
-        outcome = _done(await self._source.drain(proxy_id, drained), proxy_id)
+        outcome = _require_applied(await self._source.drain(proxy_id, drained), proxy_id)
         document = DrainDocument(proxy_id, drained, outcome.applied, outcome.generation)
         return web.Response(body=DRAIN.encode(document), content_type="application/json")
 
@@ -281,8 +284,8 @@ class _Admin:
             return refused
         broker_id: BrokerId = int(request.match_info["broker_id"])
         if broker_id not in self._source.view().state.ownership:
-            return _error(404, "not_found", f"no member owns an identity {broker_id}")
-        outcome = _done(await self._source.pin(broker_id, proxy_id), proxy_id)
+            return _error(404, "not_found", f"no member owns broker {broker_id}")
+        outcome = _require_applied(await self._source.pin(broker_id, proxy_id), proxy_id)
         document = PinDocument(broker_id, proxy_id, outcome.applied, outcome.generation)
         return web.Response(body=PIN.encode(document), content_type="application/json")
 
@@ -294,27 +297,29 @@ class _Admin:
                 "this admin address is not loopback, so it is read-only; use a loopback one, or admin.tokens",
             )
         if request.headers.get(ADMIN_HEADER) != "1":
-            return _error(403, "forbidden", f"send the header {ADMIN_HEADER}: 1, which keeps web pages out")
-        # A web page may have had its own name resolve to 127.0.0.1; then that name is what it asks for.
+            return _error(403, "forbidden", f"the header {ADMIN_HEADER} is missing; send {ADMIN_HEADER}: 1")
+        # A web page may make its own name resolve to 127.0.0.1; then it requests that name.
         if not is_loopback(request.url.host or ""):
-            return _error(403, "forbidden", f"ask for a loopback name, not for {request.host}")
+            return _error(
+                403, "forbidden", f"{request.host} is not a loopback name; use localhost or 127.0.0.1"
+            )
         return None
 
 
-def _done(outcome: Outcome, proxy_id: ProxyId | None) -> Outcome:
-    """What came of a command that was committed.
+def _require_applied(outcome: Outcome, proxy_id: ProxyId | None) -> Outcome:
+    """The outcome of a committed command.
 
-    Raises: UnknownMember, StaleGeneration: it was of no effect
+    Raises: UnknownMember, StaleGeneration: the command had no effect
     """
     if outcome.reason == "unknown_member":
-        raise UnknownMember(f"the fleet has not taken in a member {proxy_id!r}")
+        raise UnknownMember(f"the fleet has not admitted a member {proxy_id!r}")
     if outcome.reason not in ("", "no_change", "repeated"):
-        raise StaleGeneration(f"not done: {outcome.reason}; try again")
+        raise StaleGeneration(f"the command had no effect ({outcome.reason}); try again")
     return outcome
 
 
-def _allowing(page: str) -> str:
-    """A Content-Security-Policy for a page that has its script and style in it, and asks its own host."""
+def _content_security_policy(page: str) -> str:
+    """A policy for a page with inline script and style that connects only to its own host."""
     hashes = {}
     for kind in ("script", "style"):
         (text,) = re.findall(rf"<{kind}[^>]*>(.*?)</{kind}>", page, re.DOTALL)
@@ -329,7 +334,7 @@ def _allowing(page: str) -> str:
 _TEXT: Final = resources.files("fleet.admin").joinpath("live.html").read_text(encoding="utf-8")
 _PAGE: Final = _TEXT.encode()
 _PAGE_HEADERS: Final = {
-    "Content-Security-Policy": _allowing(_TEXT),
+    "Content-Security-Policy": _content_security_policy(_TEXT),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
@@ -342,29 +347,29 @@ def build_app(
     writable: bool,
     gate: Gate | None = None,
     names: ApiNames = api_name,
-    others: AskOthers = nobody,
+    others: FetchCounts = no_other_members,
     hosts: Collection[str] = (),
     connections: Connections,
 ) -> web.Application:
-    """The admin interface over what a control process shows.
+    """The admin interface of a control process.
 
     Args:
-        source: asked for a view once for each request.
-        writable: whether drain and undrain are answered without a token: where the socket is on loopback.
-        gate: who may ask for what; None where there are no tokens.
-        names: the label of an API key in metrics.
-        others: asks the other members what passes them, for who looks at ``/live``.
-        hosts: the names by which members may be asked without a token, beside addresses and ``localhost``.
-        connections: the connections that requests come by.
+        source: gives one view for each request.
+        writable: whether changes are answered without a token, because the socket is on loopback.
+        gate: checks tokens; None without tokens.
+        names: gives the label of an API key in metrics.
+        others: fetches the counts of the other members, for ``/live``.
+        hosts: the names, besides addresses and ``localhost``, that requests without a token may use.
+        connections: the connections of the admin address.
     """
-    admin = _Admin(source, writable, gate, names, Live(source, others), hosts, connections)
+    admin = _Admin(source, writable, gate, names, LiveFeed(source, others), hosts, connections)
     app = web.Application(middlewares=[_errors_as_json, admin.guarded])
     app.add_routes(
         [
             web.get("/", admin.index),
             web.get("/healthz", admin.healthz),
             web.get("/readyz", admin.readyz),
-            web.get("/live", admin.live, allow_head=False),  # it has no end
+            web.get("/live", admin.live, allow_head=False),  # the answer has no end
             web.get("/ownership", admin.ownership),
             web.get("/traffic", admin.traffic),
             web.get("/metrics", admin.metrics),
@@ -378,7 +383,7 @@ def build_app(
 
 
 def bound_to_loopback(sock: socket.socket) -> bool:
-    """Whether a listening socket can be reached from this machine alone."""
+    """Whether only this machine can reach a listening socket."""
     if sock.family == socket.AF_UNIX:
         return True
     return is_loopback(str(sock.getsockname()[0]))
@@ -391,14 +396,14 @@ async def serve(
     *,
     gate: Gate | None = None,
     tls: ssl.SSLContext | None = None,
-    others: AskOthers = nobody,
+    others: FetchCounts = no_other_members,
     hosts: Collection[str] = (),
     on_broken: Callable[[BaseException], object] = lambda error: None,
 ) -> AdminServer:
-    """Starts to answer on an inherited listening socket; without tokens read-only where that is not loopback.
+    """Start to answer on an inherited listening socket; without tokens read-only unless it is on loopback.
 
     Args:
-        on_broken: called where what accepts connections, or looks after them, has ended by an error.
+        on_broken: called if the task that accepts or checks connections has ended with an error.
     Returns: the running server; its ``cleanup()`` ends it
     """
     connections = Connections()

@@ -1,7 +1,7 @@
-"""What a member's control process shows of itself: one frozen view, taken anew for each scrape or request.
+"""A frozen view of the fleet as one control process sees it, taken for each scrape or request.
 
-Control builds a ``FleetView`` and owns a ``TakeoverLog``; metrics, health checks and the ownership page
-are made of nothing else.
+Control builds a ``FleetView`` and owns a ``TakeoverLog``. Metrics, health checks and the ownership page are
+made from the view alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, get_args
 
-from fleet.admin.documents import Role, State
+from fleet.admin.documents import Condition, Role
 from fleet.core.model import (
     BrokerId,
     Directory,
@@ -28,16 +28,16 @@ from fleet.events.progress import EventsView
 from fleet.runtime.ephemeral_ports import PortTrouble
 from fleet.runtime.ipc import WorkerCounters
 
-STATES: Final[tuple[State, ...]] = get_args(State)
+CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
 
 
 @dataclass(frozen=True, slots=True)
 class RaftView:
-    """What ``RaftNode.status`` says, free of the library behind it.
+    """The status of the Raft node, without types of the library behind it.
 
     Args:
-        quorum_lost_mono_s: since when there has been no quorum; None where there is one, or never was.
-        trouble: why this member does not vote although it should (disk full, reset); None where it does.
+        quorum_lost_mono_s: when the quorum was lost; None with a quorum, or if there never was one.
+        error: why this member, a voter, cannot vote (disk full, journal reset); None if it can.
         distrusted: voters whose journals lack promises that this member remembers: their votes do not count.
     """
 
@@ -47,21 +47,21 @@ class RaftView:
     commit_index: int = 0
     has_quorum: bool = False
     quorum_lost_mono_s: float | None = None
-    trouble: str | None = None
+    error: str | None = None
     distrusted: tuple[ProxyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """One configured member, as this one sees it.
+    """One configured member, as the member that takes the view sees it.
 
     Args:
-        committed: as Raft has it; None where it never was taken in.
-        liveness: by this member's detector; a member holds itself up.
-        ready, generation, stopping: of its last report; None and False without one.
-        connected: whether the link to it is up.
-        silent_s: since it was last heard of; 0 for this member, None where it never was.
-        has_voter_digest: whether it says which voters it counts; None where there is no link to it.
+        committed: the member as committed in Raft; None if Raft has never admitted it.
+        liveness: by this member's detector; a member is always up for itself.
+        ready, generation, stopping: from the last report of the member; None and False without a report.
+        connected: whether the link to the member is up.
+        silent_s: the time since its last message; 0 for this member, None without any message.
+        has_voter_digest: whether the member reports which voters it counts; None without a link.
     """
 
     proxy_id: ProxyId
@@ -79,14 +79,14 @@ class MemberView:
     has_voter_digest: bool | None = None
 
     @property
-    def state(self) -> State:
-        """Liveness and committed status in one word: what is wrong comes first."""
+    def condition(self) -> Condition:
+        """Liveness and committed status in one word: the worst comes first."""
         if self.committed is not None and self.committed.status is MemberStatus.DOWN:
             return "down"
         if self.liveness is Liveness.SUSPECT:
             return "suspect"
         if self.stopping or (self.committed is not None and self.committed.status is MemberStatus.DRAINING):
-            return "draining"
+            return "leaving"
         if self.committed is not None and self.committed.drained:
             return "drained"
         if self.liveness is Liveness.UNKNOWN:
@@ -96,7 +96,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker that is connected to control now."""
+    """One worker that is connected to the control process."""
 
     index: int
     pid: int
@@ -108,8 +108,8 @@ class Check:
     """One condition of ``/readyz``.
 
     Args:
-        name: "workers", "directory" or "upstream"; a witness has none of them.
-        detail: what was found, in a few words.
+        name: "workers", "directory" or "upstream"; a witness has no checks.
+        detail: the result, in a few words.
     """
 
     name: str
@@ -122,27 +122,27 @@ class FleetView:
     """Everything that one member shows.
 
     Args:
-        me: the member that tells it.
-        now: when the view was taken.
+        me: the member that takes the view.
+        now: the time of the view.
         started_mono_s: when this control process started.
-        state, directory: the replicated state, and what the workers have been given.
-        members: all that are configured, in the order of the file.
-        workers: those connected now.
-        retired: sum of the last counters of workers that are gone, so that no total ever falls.
-        worker_restarts: workers that came in the place of another since control started.
-        local_failures: probes of other members, and links to them, that failed for a reason of this member's
-            own.
+        state, directory: the replicated state, and the directory that the workers have.
+        members: all configured members, in the order of the file.
+        workers: the workers that are connected now.
+        retired: sum of the last counters of workers that have ended, so that no total ever falls.
+        worker_restarts: workers that replaced an earlier one since control started.
+        local_failures: probes of other members and links to them that failed because of a fault of this
+            member.
         dropped_log_lines: of the control process alone.
-        upstream_up: broker → whether it can be reached from here.
-        broker_troubles: broker → what is wrong with it, in words for an operator.
-        member_troubles: why this member cannot ask others, for reasons of its own.
-        port_trouble: ports that may be taken when this member starts again; None where all is well.
-        checks: what ``/readyz`` asks for.
-        events: None where none are sent.
-        thread_restarts: thread of the control process → how often it ended by an error, and was restarted.
-        traced: whether takeovers are told in traces.
-        balanced_by: what makes two proxies equal.
-        certificate_expiry_s: field that names a certificate → when it expires, in Unix time.
+        upstream_up: broker → whether this member can reach the broker.
+        broker_troubles: broker → its fault, in words for an operator.
+        member_troubles: faults of this member that keep it from reaching other members.
+        port_trouble: ports that may be taken when this member restarts; None if no port is at risk.
+        checks: the checks of ``/readyz``.
+        events: None if this member sends no events.
+        thread_restarts: thread of the control process → how often it ended with an error and was restarted.
+        traced: whether takeovers are recorded in traces.
+        balanced_by: the measure by which the leader balances proxies.
+        certificate_expiry_s: configuration field of a certificate → when it expires, in Unix time.
     """
 
     fleet: str
@@ -173,7 +173,7 @@ class FleetView:
 
     @property
     def staleness_s(self) -> float:
-        """0 while there is a quorum, else for how long it is lost (since the start, where it never was)."""
+        """0 with a quorum, otherwise the time since its loss (since the start, if there never was one)."""
         if self.raft.has_quorum:
             return 0.0
         lost = self.raft.quorum_lost_mono_s
@@ -185,30 +185,30 @@ class FleetView:
 
 
 class AdminSource(Protocol):
-    """What the admin interface needs from control."""
+    """The control process, as far as the admin interface uses it."""
 
     def view(self) -> FleetView:
-        """The view as of now; cheap, and never waits. What workers count may be half a minute old."""
+        """The current view; cheap, and never waits. Counters of workers may be half a minute old."""
         ...
 
-    async def counted(self) -> FleetView:
-        """The view as of now, with what workers have counted by now; waits for them, but not for long."""
+    async def counted_view(self) -> FleetView:
+        """The current view with current counters of the workers; waits for the workers, but not for long."""
         ...
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
-        """Commits that a member is to own nothing, or may own again.
+        """Commits that a member must own nothing, or (False) that it may own identities again.
 
         Raises:
-            UnknownMember: no such member.
+            UnknownMember: there is no such member.
             NoQuorum, CommandTimeout: nothing is known to be committed.
         """
         ...
 
     async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
-        """Commits that one member is to own an identity as long as it lives, or (None) that any may.
+        """Commits that one member owns an identity while it is alive, or (None) that any member may own it.
 
         Raises:
-            UnknownMember: no such member.
+            UnknownMember: there is no such member.
             NoQuorum, CommandTimeout: nothing is known to be committed.
         """
         ...

@@ -1,4 +1,4 @@
-"""What several members' answers come to: the status of the fleet, and what would move without a member."""
+"""Combines the answers of several members: the status of the fleet, and the moves that a drain causes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from fleet.admin.documents import (
 from fleet.assign import assign
 from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Broker, BrokerId, Member, MemberStatus, Ownership, ProxyId
-from fleet.core.weights import UNKNOWN, Weights, loads_of
+from fleet.core.weights import UNKNOWN_WEIGHTS, Weights, loads_of
 
 Answers = Mapping[ProxyId, OwnershipDocument | FleetError]
 
 
 def best_answer(answers: Answers) -> OwnershipDocument:
-    """The answer to believe: of a member with a quorum, if any has one, and of these the newest.
+    """The most reliable answer: members with a quorum come first, then the newest generation, then the
+    leader.
 
     Raises:
-        AdminError: nobody answered.
+        AdminError: no member answered.
     """
     given = [answer for answer in answers.values() if isinstance(answer, OwnershipDocument)]
     if not given:
-        reasons = "; ".join(str(answer) for answer in answers.values()) or "there is nobody to ask"
+        reasons = "; ".join(str(answer) for answer in answers.values()) or "there are no members"
         raise AdminError(f"no member answered: {reasons}")
     return max(given, key=lambda each: (each.quorum.present, each.generation, each.role == "leader"))
 
@@ -48,25 +49,25 @@ def _answer(proxy_id: ProxyId, admin: str, answer: OwnershipDocument | FleetErro
         term=answer.term,
         has_quorum=answer.quorum.present,
         staleness_s=answer.staleness_s,
-        raft_trouble=answer.raft_trouble,
+        raft_error=answer.raft_error,
     )
 
 
 def fleet_status(answers: Answers, urls: Mapping[ProxyId, str]) -> StatusDocument:
-    """One picture of the fleet.
+    """The status of the fleet.
 
     Args:
-        answers: of every member that was asked.
-        urls: where each was asked.
+        answers: the answer or the error of every member.
+        urls: the admin URL of every member.
 
     Raises:
-        AdminError: nobody answered.
+        AdminError: no member answered.
     """
     best = best_answer(answers)
     given = [answer for answer in answers.values() if isinstance(answer, OwnershipDocument)]
     return StatusDocument(
         fleet=best.fleet,
-        told_by=best.proxy_id,
+        reported_by=best.proxy_id,
         generation=best.generation,
         agree=len({answer.generation for answer in given}) == 1,
         leader=best.leader,
@@ -82,15 +83,15 @@ def fleet_status(answers: Answers, urls: Mapping[ProxyId, str]) -> StatusDocumen
 
 
 def _troubles(answers: Answers) -> tuple[str, ...]:
-    """What members say is wrong with brokers and between members, with who says so, where not all do."""
+    """Faults of brokers and between members; with the members that report them, unless all do."""
     given = [each for each in answers.values() if isinstance(each, OwnershipDocument)]
-    said: dict[str, list[ProxyId]] = {}
+    reporters: dict[str, list[ProxyId]] = {}
     for answer in given:
         for trouble in (*(each.trouble for each in answer.broker_troubles), *answer.member_troubles):
-            said.setdefault(trouble, []).append(answer.proxy_id)
+            reporters.setdefault(trouble, []).append(answer.proxy_id)
     return tuple(
-        trouble if len(by) == len(given) else f"{trouble} (says {', '.join(by)})"
-        for trouble, by in said.items()
+        trouble if len(by) == len(given) else f"{trouble} (reported by {', '.join(by)})"
+        for trouble, by in reporters.items()
     )
 
 
@@ -109,7 +110,7 @@ def _member(document: MemberDocument) -> Member | None:
 
 
 def _unreachable(answers: Answers) -> frozenset[tuple[ProxyId, BrokerId]]:
-    """Which member says that it cannot reach which broker."""
+    """Pairs of a member and a broker that the member reports as unreachable."""
     return frozenset(
         (answer.proxy_id, broker.broker_id)
         for answer in answers.values()
@@ -138,51 +139,52 @@ def _weights(
 
 
 def plan(answers: Answers, without: tuple[ProxyId, ...], weighing: Weights | None = None) -> PlanDocument:
-    """What would move if some members were drained, by the same computation that the leader does.
+    """The moves that draining some members would cause, by the same computation as the leader's.
 
     Args:
-        weighing: what identities weigh; None where that is not asked for: then they are balanced by number,
-            or, where the fleet goes by weights, which are not known here, not at all.
+        without: the members to drain.
+        weighing: the weights of identities. Without them the plan balances by number, or not at all if the
+            fleet balances by weights.
 
     Raises:
-        AdminError: nobody answered.
-        UnknownMember: one of them is no member.
+        AdminError: no member answered.
+        UnknownMember: an id in ``without`` is not the id of a member.
     """
-    told = best_answer(answers)
-    members = {each.proxy_id: _member(each) for each in told.members}
+    source = best_answer(answers)
+    members = {each.proxy_id: _member(each) for each in source.members}
     for proxy_id in without:
         if proxy_id not in members:
-            raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
+            raise UnknownMember(f"no member {proxy_id!r}; use one of {', '.join(members)}")
     known = {proxy_id: member for proxy_id, member in members.items() if member is not None}
     left = {
         proxy_id: replace(member, drained=True) if proxy_id in without else member
         for proxy_id, member in known.items()
     }
     brokers = {
-        each.broker_id: Broker(each.broker_id, each.host, each.port, each.rack) for each in told.brokers
+        each.broker_id: Broker(each.broker_id, each.host, each.port, each.rack) for each in source.brokers
     }
     before = {
         each.broker_id: Ownership(each.committed, each.successors)
-        for each in told.identities
+        for each in source.identities
         if each.committed
     }
-    pins = {each.broker_id: each.pinned_to for each in told.identities if each.pinned_to is not None}
-    by = UNKNOWN if weighing is None and told.balanced_by == "weights" else weighing
-    after = assign(left, brokers, before, pins, _unreachable(answers), by)
-    nobody = Ownership(())
+    pins = {each.broker_id: each.pinned_to for each in source.identities if each.pinned_to is not None}
+    weights = UNKNOWN_WEIGHTS if weighing is None and source.balanced_by == "weights" else weighing
+    after = assign(left, brokers, before, pins, _unreachable(answers), weights)
+    no_owner = Ownership(())
     changed = [
-        MoveDocument(broker_id, before.get(broker_id, nobody).owners, owned.owners)
+        MoveDocument(broker_id, before.get(broker_id, no_owner).owners, owned.owners)
         for broker_id, owned in sorted(after.items())
-        if set(owned.owners) != set(before.get(broker_id, nobody).owners)
+        if set(owned.owners) != set(before.get(broker_id, no_owner).owners)
     ]
     moved = {move.broker_id for move in changed}
     loads_before, loads_after = _loads(before, known), _loads(after, known)
     weight_before, weight_after = _weights(before, known, weighing), _weights(after, known, weighing)
     return PlanDocument(
         without=without,
-        told_by=told.proxy_id,
-        generation=told.generation,
-        served=any(member.status is MemberStatus.UP and not member.drained for member in left.values()),
+        reported_by=source.proxy_id,
+        generation=source.generation,
+        feasible=any(member.status is MemberStatus.UP and not member.drained for member in left.values()),
         moves=tuple(changed),
         stays=tuple(broker_id for broker_id in sorted(after) if broker_id not in moved),
         loads=tuple(

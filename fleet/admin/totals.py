@@ -1,4 +1,4 @@
-"""Sums of what workers count."""
+"""Sums of the counters of workers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ def _sum(one: Mapping[KeyT, int], other: Mapping[KeyT, int]) -> dict[KeyT, int]:
 
 
 def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
-    """The sum of two workers' counters; of gauges too, but for ``upstream_up`` (reached by either).
+    """The sum of two workers' counters and gauges.
 
-    The newer directory of the two is named, and it drains where both do.
+    ``upstream_up`` is true if either worker reaches the broker, ``generation`` and ``revision`` are the newer
+    ones, and ``draining`` is true if both workers drain.
     """
     upstream = {**one.upstream_up}
     for broker_id, up in other.upstream_up.items():
@@ -45,9 +46,9 @@ def total(counters: Iterable[WorkerCounters]) -> WorkerCounters:
     return reduce(add, counters, WorkerCounters())
 
 
-def retire(retired: WorkerCounters, gone: WorkerCounters) -> WorkerCounters:
-    """What to keep of a worker that is gone: its totals, and none of its gauges."""
-    both = add(retired, gone)
+def retire(retired: WorkerCounters, ended: WorkerCounters) -> WorkerCounters:
+    """Add the totals of a worker that has ended, without its gauges."""
+    both = add(retired, ended)
     return WorkerCounters(
         requests=both.requests,
         bytes_to_broker=both.bytes_to_broker,

@@ -1,4 +1,7 @@
-"""The ``fleet`` command: puts the parts together, prints what they say, and is the only one that exits."""
+"""The ``fleet`` command: it connects the packages, prints documents and errors, and chooses the exit code.
+
+Only this module ends the process. All other modules raise a ``FleetError``.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ from fleet.core.errors import (
     RestartFailed,
     StaleGeneration,
     StartError,
+    UnknownBroker,
     UnknownMember,
 )
 from fleet.core.text import make_printable
@@ -37,6 +41,7 @@ from fleet.core.text import make_printable
 _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (ConfigError, "config", USAGE),
     (UnknownMember, "unknown_member", USAGE),
+    (UnknownBroker, "not_found", USAGE),
     (CertificateError, "certificates", FAILURE),
     (StartError, "start", FAILURE),
     (NoQuorum, "no_quorum", UNREACHABLE),
@@ -55,15 +60,15 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name, each imported when it is asked for: a member starts without what the others need.
+    """Commands by name. Each is imported when it is used: a member does not load what it does not need.
 
-    Made of the module of `fleet.cli` that has a command, and its name there.
+    Args: name -> the module of `fleet.cli` that has the command, and its name there.
     """
 
     def __getitem__(self, name: str) -> click.Command:
         module, attribute = self.data[name]
-        found: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
-        return found
+        command: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return command
 
 
 _COMMANDS: Final = _Commands(
@@ -77,10 +82,13 @@ _COMMANDS: Final = _Commands(
         "plan": ("ownership", "plan"),
         "drain": ("ownership", "drain"),
         "undrain": ("ownership", "undrain"),
+        "pin": ("ownership", "pin"),
+        "unpin": ("ownership", "unpin"),
         "rolling-restart": ("ownership", "rolling_restart"),
         "ready": ("health", "ready"),
         "doctor": ("health", "doctor"),
         "journal": ("journal", "journal_group"),
+        "game-day": ("game_day", "game_day"),
         "chaos": ("game_day", "chaos"),
         "pipeline": ("pipeline", "pipeline"),
         "report": ("pipeline", "report"),
@@ -94,31 +102,36 @@ _COMMANDS: Final = _Commands(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
-  fleet check --config fleet.yaml              is the file right, and what does the fleet survive
-  fleet certs init --config fleet.yaml         certificates for the links between members
+  fleet check --config fleet.yaml              check the configuration file
+  fleet certs init --config fleet.yaml         make certificates for the links between members
   fleet node --config fleet.yaml --node p1     run one member
-  fleet client-config --client librdkafka      what clients are best told, and why
-  fleet status --config fleet.yaml             who lives, who leads, who stands for which broker
-  fleet top --config fleet.yaml                the same as it changes, and what passes
-  fleet ready --node p1                        is this member ready, for a health check
-  fleet doctor --config fleet.yaml             what is wrong, seen from where clients are
-  fleet plan --without p2                      what would move if p2 were drained
-  fleet journal check --node p1                what is in a member's Raft files, and is it sound
-  fleet drain p2; fleet undrain p2             take p2 out before maintenance, and in again
-  fleet rolling-restart --command '...'        restart all members, one after the other
-  fleet chaos --scenario drain                 a game day: break one thing, and see who notices
-  fleet pipeline run --out DIR --once          who owned what when, from the events of the fleet
-  fleet demo --json                            Kafka, a fleet, a kill and an audit, on this machine
+  fleet client-config --client librdkafka      print settings for a client library
+  fleet status --config fleet.yaml             show members, the leader, and who owns which broker
+  fleet top --config fleet.yaml                watch the same live, with traffic
+  fleet ready --node p1                        check whether this member is ready, for a health check
+  fleet doctor --config fleet.yaml             find what is wrong, from where clients are
+  fleet plan --without p2                      show what would move if p2 were drained
+  fleet drain p2; fleet undrain p2             take p2 out for maintenance, and back in
+  fleet pin 2 p1; fleet unpin 2                tie broker 2 to p1, and release it
+  fleet rolling-restart --restart-command ...  restart all members, one by one
+  fleet journal check --node p1                check the Raft files of a member
+  fleet game-day --scenario drain              break one thing, and check what clients see
+  fleet pipeline run --out DIR --once          build tables of the fleet's history from its events
+  fleet report --tables DIR --out report.html  write a report from these tables
+  fleet demo --json                            run Kafka and a fleet here, kill a proxy, audit
 
 \b
-FLEET_CONFIG and FLEET_NODE stand in for --config and --node.
+The environment variables FLEET_CONFIG and FLEET_NODE replace --config and --node.
 
 """
     + EXIT_CODES,
 )
 @click.version_option(__version__, prog_name="fleet")
 def cli() -> None:
-    """A fleet of Kafka proxies that agree on who stands for which broker, and take over when one dies."""
+    """Run and operate a fleet of Kafka proxies that agree on who owns which broker.
+
+    When a proxy dies, the others take over its brokers.
+    """
 
 
 def _fail(kind: ErrorKind, message: str, as_json: bool, stderr: IO[str]) -> None:
@@ -130,7 +143,7 @@ def _fail(kind: ErrorKind, message: str, as_json: bool, stderr: IO[str]) -> None
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Does what a command line says.
+    """Run one command line.
 
     Returns: the exit code; see ``EXIT_CODES``
     """
@@ -157,11 +170,11 @@ def run(arguments: Sequence[str]) -> int:
         _fail(kind, str(error), as_json, sys.stderr)
         return code
     except BrokenPipeError:
-        # Whoever read our output has had enough; the interpreter must not complain about the rest of it.
+        # The reader closed the pipe. The interpreter must not report the rest of the output as an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
 
 
 def main() -> NoReturn:
-    """The ``fleet`` command."""
+    """Run the ``fleet`` command and exit."""
     sys.exit(run(sys.argv[1:]))

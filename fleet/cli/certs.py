@@ -1,4 +1,4 @@
-"""The certificates of the links between members."""
+"""``fleet certs``: the certificates of members."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ _out = click.option(
     show_default=True,
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the authority and the certificates are.",
+    help="Folder of the certificate authority and the certificates.",
 )
 _days = click.option(
     "--days",
     default=365,
     show_default=True,
     type=click.IntRange(1, 3650),
-    help="For how long members' certificates are valid.",
+    metavar="DAYS",
+    help="Validity of the members' certificates in days.",
 )
 
 
 @click.group(
     name="certs",
-    short_help="Make certificates for members.",
+    short_help="Make, renew and show certificates of members.",
     epilog="""\b
 Examples:
   fleet certs init --config fleet.yaml --out certs
@@ -47,12 +48,12 @@ Examples:
 """,
 )
 def certs_group() -> None:
-    """Make, renew and show the certificates of members, for links between them and for admin addresses."""
+    """Make, renew and show the certificates of members, for links between members and admin addresses."""
 
 
 @certs_group.command(
     name="init",
-    short_help="An authority, and a certificate for each member.",
+    short_help="Make an authority, and a certificate for each member.",
     epilog="\b\nExample:\n  fleet certs init --config fleet.yaml --out certs",
 )
 @config_option
@@ -60,52 +61,57 @@ def certs_group() -> None:
 @_days
 @json_option
 def certs_init(config: str, out: Path, days: int, as_json: bool) -> int:
-    """Make an authority for this fleet, and a certificate and a key for each member. Overwrites nothing."""
+    """Make a certificate authority for this fleet, and a certificate and a key for each member.
+
+    Never overwrites a file.
+    """
     from fleet.tls import issuing
 
     settings = load(config, os.environ)
-    hosts = issuing.hosts_of(settings)
+    hosts = issuing.member_hosts(settings)
     issuing.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC), hosts)
-    _print_certs(settings, {each: issuing.files_in(out, each) for each in settings.members}, out, as_json)
+    _print_certs(settings, {each: issuing.member_files(out, each) for each in settings.members}, out, as_json)
     return OK
 
 
 @certs_group.command(
     name="renew",
-    short_help="New certificates from the same authority.",
-    epilog="\b\nExamples:\n  fleet certs renew\n  fleet certs renew p4          for a member that is new",
+    short_help="Replace certificates, with the same authority.",
+    epilog="\b\nExamples:\n  fleet certs renew\n  fleet certs renew p4          for a new member",
 )
-@click.argument("members", nargs=-1, metavar="[ID]...")
+@click.argument("members", nargs=-1, metavar="[MEMBER]...")
 @config_option
 @_out
 @_days
 @json_option
 def certs_renew(config: str, out: Path, days: int, as_json: bool, members: tuple[ProxyId, ...]) -> int:
-    """Replace the certificates and keys in DIR (of all members, or of those named) by new ones.
+    """Replace the certificates and keys in DIR: of all members, or of the members named.
 
-    Members take them up while they run, as soon as the files are replaced on their machines.
+    Running members load the new files as soon as they are replaced on their machines.
     """
     from fleet.tls import issuing
 
     settings = load(config, os.environ)
-    wanted = [settings.member(each).proxy_id for each in members or settings.members]
-    issuing.renew(settings.fleet, wanted, out, days, datetime.now(UTC), issuing.hosts_of(settings))
-    _print_certs(settings, {each: issuing.files_in(out, each) for each in wanted}, out, as_json)
+    selected = [settings.member(each).proxy_id for each in members or settings.members]
+    issuing.renew(settings.fleet, selected, out, days, datetime.now(UTC), issuing.member_hosts(settings))
+    _print_certs(settings, {each: issuing.member_files(out, each) for each in selected}, out, as_json)
     return OK
 
 
 @certs_group.command(
     name="show",
-    short_help="When certificates expire.",
+    short_help="Show when certificates expire.",
     epilog="\b\nExample:\n  fleet certs show --config fleet.yaml",
 )
 @config_option
 @json_option
 def certs_show(config: str, as_json: bool) -> int:
-    """Show when the certificates expire that the configuration names, as far as they are on this machine."""
+    """Show when the certificates in the configuration expire, if they are on this machine."""
     settings = load(config, os.environ)
     if settings.peer_tls is None:
-        raise CertificateError(f"{settings.source}: has no peer_tls, so no member has a certificate")
+        raise CertificateError(
+            f"{settings.source}: no section `peer_tls`, so no member has a certificate; add `peer_tls`"
+        )
     _print_certs(settings, {each: settings.peer_tls.files(each) for each in settings.members}, None, as_json)
     return OK
 
@@ -115,11 +121,11 @@ def _print_certs(
 ) -> None:
     from fleet.tls import checking, issuing
 
-    def document(proxy_id: ProxyId, mine: PeerTlsFiles) -> CertificateDocument:
-        expires = checking.expiry(mine.certificate)
-        shown = None if expires is None else f"{expires:%Y-%m-%dT%H:%M:%SZ}"
-        return CertificateDocument(proxy_id, str(mine.ca), str(mine.certificate), str(mine.key), shown)
+    def document(proxy_id: ProxyId, paths: PeerTlsFiles) -> CertificateDocument:
+        expires = checking.file_expiry(paths.certificate)
+        text = None if expires is None else f"{expires:%Y-%m-%dT%H:%M:%SZ}"
+        return CertificateDocument(proxy_id, str(paths.ca), str(paths.certificate), str(paths.key), text)
 
     steps = () if made_in is None else issuing.next_steps(settings, tuple(files), made_in)
-    members = tuple(document(proxy_id, mine) for proxy_id, mine in files.items())
+    members = tuple(document(proxy_id, paths) for proxy_id, paths in files.items())
     print_document(CertsDocument(settings.fleet, members, steps), CERTS, as_json, tables.print_certs)

@@ -1,9 +1,8 @@
-"""What clients of the fleet are to be told."""
+"""``fleet client-config``: recommended settings for clients of the fleet."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Final, get_args
 
 import click
@@ -27,17 +26,19 @@ _CLIENTS: Final[tuple[Client, ...]] = get_args(Client)
     "\n  fleet client-config --client java --listener external > client.properties"
     "\n  fleet client-config --client aiokafka --json",
 )
-@click.option("--client", required=True, type=click.Choice(_CLIENTS), help="Which one.")
+@click.option("--client", required=True, type=click.Choice(_CLIENTS), help="Client library.")
 @click.option(
-    "--listener", metavar="NAME", help="The one that it comes to; needed where members have several."
+    "--listener",
+    metavar="NAME",
+    help="Listener that the client connects to. Required if members have several listeners.",
 )
 @config_option
 @json_option
 def client_config(client: Client, listener: str | None, config: str, as_json: bool) -> int:
-    """Print what a client is best told: addresses of all members, and what makes takeovers short.
+    """Print the recommended settings for a client: addresses of all members, and values for short takeovers.
 
-    Each setting is there with its reason, and with what it changed where that was measured; of a client of
-    which nothing was, that is said. It is a file of properties, or a piece of code, to be used as it is.
+    The output is a properties file or a piece of code, ready to use. Comments give the reason for each
+    setting and, if measured, its effect. A comment says so if nothing was measured with this client.
     """
     settings = load(config, os.environ)
     name, addresses = _listener(settings, listener)
@@ -57,22 +58,19 @@ def _print(document: ClientConfigDocument, console: Console) -> None:
     console.out(text, end="", highlight=False)
 
 
-def _listener(settings: Settings, wanted: str | None) -> tuple[str, list[str]]:
-    """The listener's name, and where each member has it.
+def _listener(settings: Settings, name: str | None) -> tuple[str, list[str]]:
+    """The name of the listener, and its bootstrap address at each member.
 
-    Raises: click.UsageError: there is none of that name, or there are several and none was named.
+    Raises: click.UsageError: no member has a listener of that name, or there are several and ``name`` is None
     """
-    found: dict[str, list[AdvertisedListener]] = {}
+    listeners: dict[str, list[AdvertisedListener]] = {}
     for member in settings.members.values():
         for each in member.listeners:
-            found.setdefault(each.name, []).append(each.advertised())
-    if wanted is None and len(found) > 1:
-        raise click.UsageError(f"--listener is needed: members have {_names(found)}")
-    name = next(iter(found)) if wanted is None else wanted
-    if name not in found:
-        raise click.UsageError(f"--listener {name}: no member has it; there are {_names(found)}")
-    return name, [f"{each.host}:{each.bootstrap_port}" for each in found[name]]
-
-
-def _names(found: Mapping[str, object]) -> str:
-    return ", ".join(sorted(found))
+            listeners.setdefault(each.name, []).append(each.advertised())
+    names = ", ".join(sorted(listeners))
+    if name is None and len(listeners) > 1:
+        raise click.UsageError(f"--listener is required: members have the listeners {names}")
+    name = next(iter(listeners)) if name is None else name
+    if name not in listeners:
+        raise click.UsageError(f"--listener {name}: no member has it; choose one of {names}")
+    return name, [f"{each.host}:{each.bootstrap_port}" for each in listeners[name]]

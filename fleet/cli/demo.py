@@ -1,4 +1,4 @@
-"""The demo, which brings packages that the other commands do without."""
+"""``fleet demo``: needs packages that the other commands do not need."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from fleet.core.errors import DemoError
 @click.command(
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    short_help="Kafka, a fleet, a kill and an audit, here.",
+    short_help="Run Kafka and a fleet here, kill a proxy, audit records.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def demo(arguments: tuple[str, ...]) -> int:
-    """Everything else about it is said by ``fleet demo --help``."""
+    """Run Kafka and a fleet locally, kill a proxy, and audit every record.
+
+    This command passes all its arguments on, so that ``fleet demo --help`` comes from the demo itself.
+    """
     try:
         command: click.Command = importlib.import_module("fleet.drills.demo.command").command
     except ModuleNotFoundError as error:

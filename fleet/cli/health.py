@@ -1,4 +1,4 @@
-"""Whether a fleet is well, as it is seen from here."""
+"""``fleet ready`` and ``fleet doctor``: checks of a running fleet from this machine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fleet.tls.access import access_to, without_token
 
 
 @click.command(
-    short_help="Ask one member whether it is ready.",
+    short_help="Check whether one member is ready.",
     epilog="\b\nExample:\n  fleet ready --config /etc/fleet.yaml --node p1",
 )
 @config_option
 @node_option
 @json_option
 def ready(config: str, node: str, as_json: bool) -> int:
-    """Ask one member whether it is ready: workers listen, the directory is known, a broker answers.
+    """Check whether one member is ready: its workers listen, it has a directory, and a broker answers.
 
-    For the health check of its container. It needs no token. Exits with 1 where the member is not ready, and
-    with 3 where it does not answer.
+    Use it as the health check of the member's container. It needs no token. Exits with 1 if the member is not
+    ready, and with 3 if it does not answer.
     """
     settings = load(config, os.environ)
     settings.member(node)
@@ -39,7 +39,7 @@ def ready(config: str, node: str, as_json: bool) -> int:
 
 
 @click.command(
-    short_help="Look for what is wrong, from outside.",
+    short_help="Find what is wrong, from where clients are.",
     epilog="\b\nExamples:\n  fleet doctor --config fleet.yaml"
     "\n  fleet doctor --json | jq '.findings[] | select(.verdict == \"failed\")'",
 )
@@ -50,30 +50,31 @@ def ready(config: str, node: str, as_json: bool) -> int:
     default=3.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for each answer.",
+    help="Time limit for each answer.",
 )
 @config_option
 @json_option
 def doctor(timeout_s: float, config: str, as_json: bool) -> int:
-    """Look at a running fleet from where clients are, and say what is wrong and how to fix it.
+    """Find what is wrong with a running fleet, and print a fix for each fault. Changes nothing.
 
-    Asked are all members, every address that clients are or may be sent to, Metadata (does it name members
-    alone?), the clocks, the certificates that are shown and those that members have for one another and for
-    brokers, and the real brokers: can they be reached around the fleet? Nothing is changed. Exits with 1
-    where anything has failed, and with 3 where no member answers.
+    Run it where clients run. It checks all members and their clocks, every advertised address, that Metadata
+    names only members, the expiry of certificates, and whether clients can bypass the fleet and reach the
+    brokers directly. Exits with 1 if a check failed, and with 3 if no member answers.
     """
     settings = load(config, os.environ)
-    from fleet.cli.doctor.collect import Collector  # with what reads certificates: other commands do without
-    from fleet.cli.doctor.rules import judge
+    from fleet.cli.doctor.collect import (
+        Collector,
+    )  # imports what reads certificates; other commands do not need it
+    from fleet.cli.doctor.rules import evaluate
 
     access = access_to(settings, os.environ)
-    looker = Collector(settings, client.admin_urls(settings), access, timeout_s, _say)
-    findings = judge(asyncio.run(looker.look()))
+    collector = Collector(settings, client.admin_urls(settings), access, timeout_s, _print_step)
+    findings = evaluate(asyncio.run(collector.collect()))
     document = DoctorDocument(settings.fleet, all(each.verdict != "failed" for each in findings), findings)
     print_document(document, DOCTOR, as_json, tables.print_doctor)
     return OK if document.ok else FAILURE
 
 
-def _say(what: str) -> None:
+def _print_step(step: str) -> None:
     if sys.stderr.isatty():
-        print_progress(f"doctor: {what}")
+        print_progress(f"doctor: {step}")

@@ -1,4 +1,4 @@
-"""The Raft files of a member on this machine."""
+"""``fleet journal``: the Raft files of a member on this machine."""
 
 from __future__ import annotations
 
@@ -14,49 +14,65 @@ from fleet.config.file import load
 
 @click.group(
     name="journal",
-    short_help="Look at a member's Raft files; set them aside.",
+    short_help="Check, repair or reset the Raft files of a member.",
     epilog="\b\nExamples:\n  fleet journal check --node p1 --json\n  fleet journal reset --node p1",
 )
 def journal_group() -> None:
-    """Look at the Raft journal and snapshot of a member on this machine, and put them right.
+    """Check, repair or reset the Raft journal and snapshot of a member on this machine.
 
-    A member whose files are damaged takes no part in Raft, and says so. `check` says what is in them and what
-    is wrong, and changes nothing. The others refuse while the member runs.
+    A member with damaged files takes no part in Raft, and reports it. `check` changes nothing and works while
+    the member runs. `repair` and `reset` require that the member is stopped.
     """
 
 
-@journal_group.command(name="check")
+@journal_group.command(
+    name="check",
+    short_help="Show what is in the files, and what is damaged.",
+    epilog="\b\nExample:\n  fleet journal check --node p1 --json",
+)
 @config_option
 @node_option
 @json_option
 def journal_check(config: str, node: str, as_json: bool) -> int:
-    """Say what is in the files, and what is damaged. Exits with 1 where no member starts with them."""
+    """Show what is in the files, and what is damaged. Exits with 1 if a member cannot use the files."""
     return _journal("check", config, node, as_json)
 
 
-@journal_group.command(name="repair")
+@journal_group.command(
+    name="repair",
+    short_help="Trim an incomplete write at the end.",
+    epilog="\b\nExample:\n  fleet journal repair --node p1",
+)
 @config_option
 @node_option
 @json_option
 def journal_repair(config: str, node: str, as_json: bool) -> int:
-    """Trim what an interrupted write has left, as the next start would. Refuses anything that could have been
-    acknowledged: only a reset is safe then.
+    """Trim an incomplete write at the end of the journal, as the next start does.
+
+    Refuses to remove entries that the member may have acknowledged: then only a reset is safe.
     """
     return _journal("repair", config, node, as_json)
 
 
-@journal_group.command(name="reset")
+@journal_group.command(
+    name="reset",
+    short_help="Set the files aside; the member starts empty.",
+    epilog="\b\nExample:\n  fleet journal reset --node p1",
+)
 @config_option
 @node_option
 @click.option(
     "--start-over",
     is_flag=True,
-    help="Let it vote at once. For a fleet that begins anew: every voter stopped, and reset this way.",
+    help="Let the member vote at once. Only for a fleet that starts again from nothing: stop every voter, and"
+    " reset each with this option.",
 )
 @json_option
 def journal_reset(config: str, node: str, as_json: bool, start_over: bool) -> int:
-    """Set the files aside under new names. The member comes back empty, is caught up by the others, and votes
-    once it has heard of all other voters: so reset one at a time.
+    """Rename the files, so that the member starts empty and gets everything from the other members.
+
+    The member votes again after it has contact with all other voters and has caught up. Reset one member at a
+    time.
     """
     return _journal("reset", config, node, as_json, start_over)
 

@@ -1,6 +1,6 @@
-"""What ``fleet journal`` does: look at a member's Raft files, trim them, or set them aside.
+"""Checks, repairs and resets the Raft files of a member, for ``fleet journal``.
 
-Trimming and setting aside happen under the lock of the data directory, so never while the member runs.
+Repair and reset hold the lock of the data directory, so they cannot run while the member runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fleet.core.errors import JournalError
 from fleet.core.model import ProxyId
 from fleet.core.text import make_printable
 from fleet.raft import survey
-from fleet.raft.rejoin import may_forget
+from fleet.raft.rejoin import max_forgetful_voters
 from fleet.raft.survey import Survey
 from fleet.runtime import data_dir
 
@@ -29,12 +29,12 @@ Action: TypeAlias = Literal["check", "repair", "reset"]
 
 @dataclass(frozen=True, slots=True)
 class JournalResult:
-    """What was found, what was done, and what is to be done next.
+    """What the files contain, what was changed, and what to do next.
 
     Args:
-        running: whether the member runs, so that its last write may be under way.
-        changed: the files that were trimmed or removed, or the new names of what was set aside.
-        advice: a sentence for a person.
+        running: whether the member runs, so that its last write may be incomplete.
+        changed: the files that were trimmed or removed, or the new names of the files that were set aside.
+        advice: the next step, as a sentence for people.
     """
 
     action: Action
@@ -49,7 +49,7 @@ JOURNAL: Final = Codec(JournalResult)
 
 
 def check(settings: Settings, proxy_id: ProxyId) -> JournalResult:
-    """Read everything, change nothing.
+    """Read all files; change nothing.
 
     Raises: JournalError: a file cannot be read
     """
@@ -58,25 +58,25 @@ def check(settings: Settings, proxy_id: ProxyId) -> JournalResult:
     running = data_dir.is_locked(member)
     found = survey.survey(folder, proxy_id)
     if data_dir.lacks_journal(member):
-        refusal = f"{member.data_dir / data_dir.RAFT} leads to {folder}, and that is missing."
+        refusal = f"{member.data_dir / data_dir.RAFT} is a link to {folder}, which does not exist."
         found = replace(found, verdict="corrupt", refusal=refusal)
     return JournalResult("check", folder, running, found, (), _advice(found, running))
 
 
 def repair(settings: Settings, proxy_id: ProxyId) -> JournalResult:
-    """Trim what an interrupted write has left; refuse whatever is more than that.
+    """Trim an incomplete write at the end of the journal; refuse every other damage.
 
     Raises:
-        StartError: the member runs, or its data directory cannot be had.
-        JournalError: nothing but a reset helps.
+        StartError: the member runs, or its data directory cannot be locked.
+        JournalError: only a reset helps.
     """
     folder = settings.member(proxy_id).private_dir / data_dir.RAFT
     with _stopped(settings, proxy_id):
         found = survey.survey(folder, proxy_id)
         if found.refusal:
             raise JournalError(
-                f"{found.refusal} A repair would forget entries that this member may have acknowledged, and "
-                "with them what was committed: there is only the reset."
+                f"{found.refusal} A repair would remove entries that this member may have acknowledged, and "
+                "with them committed changes; run `fleet journal reset` instead"
             )
         changed = survey.trim(folder, found.journal_bytes - found.torn_bytes)
         found = survey.survey(folder, proxy_id)
@@ -84,35 +84,34 @@ def repair(settings: Settings, proxy_id: ProxyId) -> JournalResult:
 
 
 def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalResult:
-    """Set the files aside; a voter of three or more then follows without a vote until it is caught up.
+    """Set the files aside. With three or more voters, this member does not vote until it has caught up.
 
-    Args: start_over: leave no mark. For a fleet that begins anew, with every voter stopped and reset.
+    Args: start_over: let the member vote at once. For a new fleet, with every voter stopped and reset.
 
     Raises:
-        StartError: the member runs, or its data directory cannot be had.
-        JournalError: this is the only voter, or the disk does not take it.
+        StartError: the member runs, or its data directory cannot be locked.
+        JournalError: this is the only voter, or the disk refuses the change.
     """
     member, voters = settings.member(proxy_id), settings.voters
     folder = member.private_dir / data_dir.RAFT
     if voters == (proxy_id,) and not start_over:
         raise JournalError(
-            f"{proxy_id} is the only voter: nobody has what it would forget. To begin with nothing all the "
-            "same, run this again with --start-over"
+            f"{proxy_id} is the only voter: no other member has the data that it would lose; to start from "
+            "nothing anyway, add --start-over"
         )
-    mark = member.voter and may_forget(len(voters)) > 0 and not start_over
+    mark = member.voter and max_forgetful_voters(len(voters)) > 0 and not start_over
     with _stopped(settings, proxy_id, for_reset=True):
         changed = survey.set_aside(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), mark)
         found = survey.survey(folder, proxy_id)
-    advice = "Start the member: it fetches everything from the others."
+    advice = "Start the member: it gets everything from the other members."
     if mark:
         advice = (
-            "Start the member: it fetches everything from the others, and votes once all other voters have "
-            f"been heard of. Until then the fleet can lose {may_forget(len(voters)) - 1} more voters."
+            "Start the member: it gets everything from the other members, and votes after contact with all "
+            "other voters. Until then the fleet tolerates the loss of "
+            f"{max_forgetful_voters(len(voters)) - 1} more voters."
         )
     elif start_over:
-        advice = (
-            "Start this member once every voter is stopped and reset: whatever one still has is in force."
-        )
+        advice = "Start this member after every voter is stopped and reset: what one voter keeps stays valid."
     return JournalResult("reset", folder, False, found, changed, advice)
 
 
@@ -120,16 +119,16 @@ def _advice(found: Survey, running: bool) -> str:
     if found.verdict == "corrupt":
         return "Stop the member, and run `fleet journal reset`."
     if found.verdict == "torn" and running:
-        return "A write is under way; stop the member to be sure."
+        return "The member may be writing; stop it and check again."
     if found.verdict == "torn":
-        return "The next start trims the tail, and so does `fleet journal repair`: nobody was told of it."
+        return "The next start trims the tail, as `fleet journal repair` does; it was never acknowledged."
     if found.rejoining:
-        return "The member was reset: it votes once it is caught up, and all other voters have been heard of."
-    return "Nothing needs to be done."
+        return "The member was reset: it votes after contact with all other voters, when it has caught up."
+    return "Nothing to do."
 
 
 def print_result(result: JournalResult, console: Console) -> None:
-    """The same for people."""
+    """Print the result for people."""
     found = result.survey
 
     def line(name: str, value: object) -> None:
@@ -141,7 +140,7 @@ def print_result(result: JournalResult, console: Console) -> None:
         "id",
         f"{found.journal_id}, start {found.starts}" if found.journal_id else "none before the next start",
     )
-    line("term", f"{found.term}, voted for {found.voted_for or 'nobody'}")
+    line("term", f"{found.term}, voted for {found.voted_for or 'no member'}")
     line("commit index", "unknown" if found.commit_index is None else found.commit_index)
     if found.snapshot_index is not None:
         line("snapshot", f"up to entry {found.snapshot_index} of term {found.snapshot_term}")

@@ -1,4 +1,4 @@
-"""What is done with the configuration file: one member is run, or the whole file checked."""
+"""``fleet node`` and ``fleet check``: run one member, or check the configuration file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, No
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
 from fleet.cli.render import tables
-from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, survives
+from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, describe_tolerance
 from fleet.config.document import Problem
 from fleet.config.file import load
 from fleet.core.errors import ConfigError
@@ -33,14 +33,14 @@ TRACING_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.pro
 @node_option
 @json_option
 def node(config: str, node: str, as_json: bool) -> int:
-    """Run one member until SIGTERM, which drains it; a second one stops it at once.
+    """Run one member until SIGTERM, which drains it. A second SIGTERM stops it at once.
 
-    With --json the one object says how it ended; log lines go to standard error either way.
+    Log lines go to standard error. With --json, the object at the end has the exit code.
     """
     settings = load(config, os.environ)
     settings.member(node)
     if _names_files(settings):
-        from fleet.tls import checking  # 15 MB that a supervisor without certificates does not need
+        from fleet.tls import checking  # takes 15 MB; a supervisor without certificates does not need it
 
         checking.check_member(settings, node)
         checking.check_upstream(settings, must_be_there=True)
@@ -59,14 +59,18 @@ def node(config: str, node: str, as_json: bool) -> int:
 )
 @config_option
 @click.option(
-    "--node", envvar="FLEET_NODE", show_envvar=True, metavar="ID", help="The member of this machine, if any."
+    "--node",
+    envvar="FLEET_NODE",
+    show_envvar=True,
+    metavar="ID",
+    help="Member of this machine. Its certificates and tokens must be here.",
 )
 @json_option
 def check(config: str, node: str | None, as_json: bool) -> int:
-    """Say every mistake in the configuration file, or what a fleet of that shape survives.
+    """Check the configuration file: print every mistake, or which failures such a fleet tolerates.
 
-    Certificates, tokens and data directories are verified as far as they are on this machine; with --node,
-    those of that member alone, and certificates and tokens must be.
+    Also checks the certificates, tokens and data directories that are on this machine. With --node, only
+    those of that member are checked, and missing certificates and tokens are errors.
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
@@ -84,22 +88,22 @@ def check(config: str, node: str | None, as_json: bool) -> int:
         elsewhere = checking.check_upstream(settings, must_be_there=node is not None)
     elsewhere += check_tokens(settings, must_be_there=node is not None)
     elsewhere += _check_tracing(settings, must_be_there=node is not None)
-    document = config_document(settings, unverified, elsewhere, port_warnings(settings, here))
+    document = config_document(settings, unverified, elsewhere, warn_of_ports(settings, here))
     print_document(document, CHECK, as_json, tables.print_config)
     return OK
 
 
 def _names_files(settings: Settings) -> bool:
-    """Whether there is anything for ``fleet.tls.checking`` to look at."""
+    """Whether the configuration names files that ``fleet.tls.checking`` checks."""
     secured = settings.peer_tls is not None or settings.admin.tls is not None or bool(settings.listener_tls)
     return secured or settings.upstream != UpstreamSettings()
 
 
 def _check_tracing(settings: Settings, *, must_be_there: bool) -> tuple[str, ...]:
-    """Look whether traces can be sent, where they are to be.
+    """Check that this machine has what a configuration with ``tracing`` needs: packages and secret headers.
 
     Returns: what is not on this machine
-    Raises:  ConfigError: a package, or a header, is not here; with ``must_be_there`` alone
+    Raises:  ConfigError: ``must_be_there``, and a package or a header is not on this machine
     """
     tracing = settings.tracing
     if tracing is None:
@@ -111,33 +115,33 @@ def _check_tracing(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
         raise ConfigError(problem.text(settings.source))
     elsewhere = [f"packages of tracing ({each})" for each in missing]
     for name, secret in tracing.headers.items():
-        if must_be_there or secret.is_here():
+        if must_be_there or secret.is_available():
             secret.read(settings.source)
         else:
             elsewhere.append(f"tracing.headers.{name}")
     return tuple(elsewhere)
 
 
-def port_warnings(settings: Settings, members: Iterable[MemberSettings]) -> tuple[str, ...]:
-    """A sentence for each set of ports that this machine's kernel may give to an outgoing connection."""
+def warn_of_ports(settings: Settings, members: Iterable[MemberSettings]) -> tuple[str, ...]:
+    """A warning for each set of ports that this machine's kernel may give to an outgoing connection."""
     from fleet.runtime.sockets import listening_ports
 
     kernel = read_ephemeral_ports()
-    found: dict[PortTrouble, list[ProxyId]] = {}
+    members_by_trouble: dict[PortTrouble, list[ProxyId]] = {}
     for member in members:
         trouble = port_trouble(listening_ports(settings, member), kernel)
         if trouble is not None:
-            found.setdefault(trouble, []).append(member.proxy_id)
+            members_by_trouble.setdefault(trouble, []).append(member.proxy_id)
     return tuple(
-        f"members.{', members.'.join(names)}: by the settings of this machine {trouble.detail}; {trouble.fix}"
-        for trouble, names in found.items()
+        f"members.{', members.'.join(names)}: on this machine, {trouble.detail}; {trouble.fix}"
+        for trouble, names in members_by_trouble.items()
     )
 
 
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # nor is what it would be in
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
@@ -145,21 +149,21 @@ def config_document(
     settings: Settings,
     unverified: tuple[ProxyId, ...] = (),
     elsewhere: tuple[str, ...] = (),
-    of_ports: tuple[str, ...] = (),
+    port_warnings: tuple[str, ...] = (),
 ) -> ConfigDocument:
-    """What is said of a file that is right.
+    """The document for a configuration file without mistakes.
 
     Args:
-        unverified: members whose certificates are not all here.
-        elsewhere: what else is not here, in words of the configuration.
-        of_ports: what is said of ports that this machine's kernel may give away.
+        unverified: members whose certificates are not all on this machine.
+        elsewhere: other files that are not on this machine, by their names in the configuration.
+        port_warnings: warnings about ports that this machine's kernel may give away.
     """
-    warnings = advice(settings) + of_ports
+    warnings = advice(settings) + port_warnings
     if unverified:
         names = ", ".join(unverified)
-        warnings += (f"the certificates of {names} are not all on this machine, and were not verified",)
+        warnings += (f"the certificates of {names} are not all on this machine, so they were not verified",)
     if elsewhere:
-        warnings += (f"{', '.join(elsewhere)}: not on this machine, and not verified",)
+        warnings += (f"{', '.join(elsewhere)}: not on this machine, so not verified",)
     return ConfigDocument(
         source=settings.source,
         fleet=settings.fleet,
@@ -174,6 +178,6 @@ def config_document(
             for member in settings.members.values()
         ),
         voters=settings.voters,
-        survives=survives(settings),
+        tolerates=describe_tolerance(settings),
         warnings=warnings,
     )

@@ -1,4 +1,4 @@
-"""What several commands are told in the same way."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,20 +17,27 @@ config_option = click.option(
     show_default=True,
     show_envvar=True,
     metavar="FILE",
-    help="The fleet's configuration file.",
+    help="Configuration file of the fleet.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on standard output."
+)
 admin_option = click.option(
     "--admin",
     metavar="URL",
-    help="Ask this admin address alone, not those in the configuration file. With --config, too, that file"
-    " says where token and authority are.",
+    help="Contact this admin address only, not the members in the configuration file. With --config as well,"
+    " the token and the certificate authority come from that file.",
 )
 node_option = click.option(
-    "--node", envvar="FLEET_NODE", required=True, show_envvar=True, metavar="ID", help="Which member."
+    "--node",
+    envvar="FLEET_NODE",
+    required=True,
+    show_envvar=True,
+    metavar="ID",
+    help="Id of the member in the configuration file.",
 )
 
 
 def member_options(command: CommandT) -> CommandT:
-    """Of a command that asks members."""
+    """Add the options of a command that contacts members: --config, --admin and --json."""
     return config_option(admin_option(json_option(command)))

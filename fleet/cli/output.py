@@ -1,4 +1,4 @@
-"""What commands print, and the codes that they exit with."""
+"""How commands print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ INTERRUPTED: Final = 130
 
 EXIT_CODES: Final = """\b
 Exit codes:
-  0  done
-  1  it failed
-  2  the command line or the configuration file is wrong
-  3  no member answered, or there is no quorum
+  0    success
+  1    failure
+  2    the command line or the configuration file is wrong
+  3    no member answered, or there is no quorum
+  130  interrupted by Ctrl-C
 """
 
 T = TypeVar("T")
 
 
 def print_progress(line: str) -> None:
-    """One line about what a command is doing, which is no part of its result."""
+    """Print a line about the progress of a command on standard error. It is no part of the result."""
     click.echo(make_printable(line), err=True)
 
 
 def print_document(document: T, codec: Codec[T], as_json: bool, render: Callable[[T, Console], None]) -> None:
-    """The one JSON object, or what `render` makes of it for people."""
+    """Print a document as one JSON object, or as `render` shows it to people."""
     if as_json:
         click.echo(codec.encode(document))
     else:
-        # A pipe has no width: lines are then as long as they need to be, and grep finds them whole.
+        # A pipe has no width: long lines are not wrapped there, so that grep finds them whole.
         render(document, Console(width=None if sys.stdout.isatty() else 10_000, highlight=False))

@@ -1,4 +1,4 @@
-"""The jobs of the data pipeline; Spark is looked for, and loaded, only here."""
+"""``fleet pipeline`` and ``fleet report``. Only this module of `fleet.cli` looks for Spark, and loads it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from fleet.cli.deprecation import RenamedOptions
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, OK, print_document, print_progress
 from fleet.config.file import load
@@ -27,7 +28,7 @@ from fleet.pipeline.documents import (
     print_anomalies,
     print_audit,
     print_availability,
-    print_report,
+    print_pipeline,
 )
 
 Command: TypeAlias = Callable[..., int]
@@ -36,15 +37,22 @@ MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "jinja2", "matplotlib")
 JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "ledger", "dead-letters")
 EVERY_S: Final = 10
-"""Two files from each job every ten seconds, and not every second; weights go by the minute anyway."""
+"""Each batch writes two files per job, so shorter batches write more files. Weights change by the minute."""
 
 
 @click.group(
-    short_help="What the fleet did, by Spark, from its events.",
-    epilog="\b\nExamples:\n  fleet pipeline run --out pipeline --once --json",
+    short_help="Build and query tables of the fleet's history, with Spark.",
+    epilog="""\b
+Examples:
+  fleet pipeline run --out pipeline --once --json
+  fleet pipeline availability --tables pipeline
+""",
 )
 def pipeline() -> None:
-    """Jobs of Spark on the topics that the fleet tells its events in (`events:` in the configuration)."""
+    """Run Spark jobs on the events of the fleet, and query the tables that they write.
+
+    The fleet writes events to topics if the configuration has a section `events`.
+    """
 
 
 @pipeline.command(
@@ -53,47 +61,53 @@ def pipeline() -> None:
     epilog="""\b
 Examples:
   fleet pipeline run --out /var/lib/fleet/pipeline            until Ctrl-C or SIGTERM
-  fleet pipeline run --out s3a://bucket/fleet --once --json   what there is now, and end
+  fleet pipeline run --out s3a://bucket/fleet --once --json   all events until now, then exit
   fleet pipeline run --out out --job timeline --master 'local[2]'
 
 \b
 Jobs:
-  timeline      who owned which identity when, as Parquet in OUT/timeline
-  load          what passed each identity, by the minute, as Parquet in OUT/load
-  liveness      what members hold of one another, as Parquet in OUT/liveness
-  connections   clients' connections, as Parquet in OUT/connections
-  ledger        what producers were told, groups were given and logs hold, as Parquet in OUT/ledger
-  weights       what each identity weighs, from OUT/load, in the topic `weights`
-  dead-letters  what is no event, with the reason, in the topic `dead_letters`
+  timeline      which member owned which broker when, as Parquet in OUT/timeline
+  load          the traffic of each broker by the minute, as Parquet in OUT/load
+  liveness      which members suspected each other, as Parquet in OUT/liveness
+  connections   the connections of clients, as Parquet in OUT/connections
+  ledger        acknowledged, consumed and stored records, as Parquet in OUT/ledger
+  weights       the weight of each broker, from OUT/load, to the topic `weights`
+  dead-letters  malformed events, with the reason, to the topic `dead_letters`
 
-A run goes on where the last one with the same --out stopped, however it ended.
+A run continues where the last run with the same --out stopped, also after a crash.
 """,
 )
 @config_option
 @json_option
-@click.option("--out", required=True, metavar="PLACE", help="A folder, or a URI that Spark can write to.")
-@click.option("--once", is_flag=True, help="End when all that is there now has been read.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="LOCATION",
+    help="Where to write the tables: a folder, or a URI that Spark can write to.",
+)
+@click.option("--once", is_flag=True, help="Exit when all events until now have been read.")
 @click.option(
     "--job",
     "jobs",
     type=click.Choice(JOBS),
     multiple=True,
     default=JOBS,
-    help="Which; repeatable.  [default: all]",
+    help="Run this job; repeatable.  [default: all]",
 )
 @click.option(
     "--kafka-source",
     type=click.Choice(["python", "jvm"]),
     default="python",
     show_default=True,
-    help="Who reads Kafka: librdkafka in Python, or Spark's own connector, which Maven brings.",
+    help="How to read Kafka: librdkafka in Python, or Spark's own connector, which Maven downloads.",
 )
 @click.option(
     "--records-per-batch",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="About how many a batch takes at most; 0 for all there are.",
+    metavar="RECORDS",
+    help="Approximate maximum of records in a batch; 0 for no limit.",
 )
 @click.option(
     "--every",
@@ -102,9 +116,13 @@ A run goes on where the last one with the same --out stopped, however it ended.
     default=EVERY_S,
     show_default=True,
     metavar="SECONDS",
-    help="From one batch to the next without --once, at least. Each batch writes files of its own.",
+    help="Minimum time from one batch to the next, without --once. Each batch writes new files.",
 )
-@click.option("--master", metavar="URL", help="Where Spark runs.  [default: spark-submit's; else local[*]]")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark master.  [default: the master of spark-submit, or local[*] without spark-submit]",
+)
 def run_jobs(
     config: str,
     as_json: bool,
@@ -116,157 +134,192 @@ def run_jobs(
     every_s: int,
     master: str | None,
 ) -> int:
-    """Run jobs: without --once for ever, batch after batch."""
+    """Run jobs that turn the events of the fleet into tables.
+
+    Runs batch after batch until Ctrl-C or SIGTERM; with --once, until all events until now have been read.
+    """
     settings = load(config, os.environ)
     if settings.events is None:
         raise PipelineError(
-            f"{config} has no section `events`, so the fleet tells nothing; add `events: {{}}`"
+            f"{config}: no section `events`, so the fleet writes no events; add `events: {{}}`"
         )
     servers, prefix = ",".join(map(str, settings.bootstrap_servers)), settings.events.topic_prefix
     with _spark(master, kafka_source) as spark:
         site = _site(out, prefix, servers, kafka_source, records_per_batch, every_s)
         run: Any = importlib.import_module("fleet.pipeline.run").run
         document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=print_progress)
-    print_document(document, PIPELINE, as_json, print_report)
+    print_document(document, PIPELINE, as_json, print_pipeline)
     return OK
 
 
-def _from_to(command: Command) -> Command:
-    """For which time a command answers, and where it computes."""
+def _interval_options(command: Command) -> Command:
+    """Add --from, --to and --master."""
     for option in (
-        click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]"),
-        click.option("--to", "until", type=MOMENT, metavar="TIME", help="Up to when.  [default: now]"),
+        click.option("--master", metavar="URL", help="Spark master.  [default: local[*]]"),
+        click.option(
+            "--to", "until", type=MOMENT, metavar="TIME", help="End of the interval, in UTC.  [default: now]"
+        ),
         click.option(
             "--from",
             "since",
             type=MOMENT,
             metavar="TIME",
-            help="Since when, such as 2026-11-01 or 2026-11-01T03:00:00, in UTC.  [default: a week before]",
+            help="Start of the interval, in UTC, such as 2026-11-01 or 2026-11-01T03:00:00."
+            "  [default: a week before now]",
         ),
     ):
         command = option(command)
     return command
 
 
-def _objective(command: Command) -> Command:
-    """What is promised, and for which periods that is asked."""
+def _objective_options(command: Command) -> Command:
+    """Add --objective and --period."""
     for option in (
-        click.option("--period", type=click.Choice(["day", "week"]), default="day", show_default=True),
+        click.option(
+            "--period",
+            type=click.Choice(["day", "week"]),
+            default="day",
+            show_default=True,
+            help="Length of each period for which the error budget is computed.",
+        ),
         click.option(
             "--objective",
             type=click.FloatRange(0.0, 1.0, max_open=True),
-            default=0.9999,
+            default=0.999,
             show_default=True,
-            help="The part of the time in which each broker is to be had.",
+            metavar="FRACTION",
+            help="Availability target for each broker, as a fraction of the time, such as 0.999.",
         ),
     ):
         command = option(command)
     return command
 
 
-_out = click.option("--out", required=True, metavar="PLACE", help="Where the jobs have written.")
+_tables_option = click.option(
+    "--tables",
+    required=True,
+    metavar="LOCATION",
+    help="Where the tables are: the --out of `fleet pipeline run`.",
+)
+_OUT_IS_TABLES: Final = {"--out": "--tables"}
+"""Up to 0.2.0, the commands that read tables called this input ``--out``."""
 
 
 @pipeline.command(
-    short_help="How long brokers were not to be had.",
+    cls=RenamedOptions,
+    renamed=_OUT_IS_TABLES,
+    short_help="Show broker availability and the remaining error budget.",
     epilog="""\b
 Examples:
-  fleet pipeline availability --out /var/lib/fleet/pipeline
-  fleet pipeline availability --out out --from 2026-11-01 --to 2026-12-01 --period week --json
-  fleet pipeline availability --out s3a://bucket/fleet --objective 0.99999
+  fleet pipeline availability --tables /var/lib/fleet/pipeline
+  fleet pipeline availability --tables out --from 2026-11-01 --to 2026-12-01 --period week --json
+  fleet pipeline availability --tables s3a://bucket/fleet --objective 0.9999
 """,
 )
 @json_option
-@_out
-@_from_to
-@_objective
+@_tables_option
+@_interval_options
+@_objective_options
 def availability(
     as_json: bool,
-    out: str,
+    tables: str,
     since: datetime | None,
     until: datetime | None,
     master: str | None,
     objective: float,
     period: str,
 ) -> int:
-    """Takeovers, and what is left of an objective, from what the jobs timeline and connections wrote."""
+    """Show broker availability, takeovers, and the remaining error budget.
+
+    Reads the tables of the jobs timeline and connections.
+    """
     from_ms, to_ms = _moments(since, until)
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.queries")
-        document = answers.availability(spark, _site(out), from_ms, to_ms, objective, period)
+        queries: Any = importlib.import_module("fleet.pipeline.queries")
+        document = queries.availability(spark, _site(tables), from_ms, to_ms, objective, period)
     print_document(document, AVAILABILITY, as_json, print_availability)
     return OK
 
 
 @pipeline.command(
-    short_help="Flapping members, one-sided links, clients with old addresses.",
-    epilog="\b\nExample:\n  fleet pipeline anomalies --out out --from 2026-11-01T03:00:00",
+    cls=RenamedOptions,
+    renamed=_OUT_IS_TABLES,
+    short_help="Show flapping members, one-way links, clients with old addresses.",
+    epilog="\b\nExample:\n  fleet pipeline anomalies --tables out --from 2026-11-01T03:00:00",
 )
 @json_option
-@_out
-@_from_to
+@_tables_option
+@_interval_options
 def anomalies(
-    as_json: bool, out: str, since: datetime | None, until: datetime | None, master: str | None
+    as_json: bool, tables: str, since: datetime | None, until: datetime | None, master: str | None
 ) -> int:
-    """What was odd though nothing was lost, from what the jobs liveness and connections have written."""
+    """Show what was unusual although no record was lost: flapping members, one-way links, old addresses.
+
+    Reads the tables of the jobs liveness and connections.
+    """
     from_ms, to_ms = _moments(since, until)
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.queries")
-        document = answers.anomalies(spark, _site(out), from_ms, to_ms)
+        queries: Any = importlib.import_module("fleet.pipeline.queries")
+        document = queries.anomalies(spark, _site(tables), from_ms, to_ms)
     print_document(document, ANOMALIES, as_json, print_anomalies)
     return OK
 
 
 @pipeline.command(
-    short_help="Whether every acknowledged record is there, once and in order.",
+    cls=RenamedOptions,
+    renamed=_OUT_IS_TABLES,
+    short_help="Check that every acknowledged record is stored once and in order.",
     epilog="""\b
 Examples:
-  fleet pipeline audit --out out
-  fleet pipeline audit --out out --compacted prices=40 --from 2026-11-01T03:00:00 --json
+  fleet pipeline audit --tables out
+  fleet pipeline audit --tables out --compacted prices=40 --from 2026-11-01T03:00:00 --json
 """,
 )
 @json_option
-@_out
-@_from_to
+@_tables_option
+@_interval_options
 @click.option(
     "--compacted",
     "compacted",
     metavar="CLIENT=KEYS",
     multiple=True,
-    help="Of a client with a compacted topic: how many keys each partition has; repeatable.",
+    help="Number of keys in each partition of a client's compacted topic, such as prices=40; repeatable.",
 )
 def audit(
     as_json: bool,
-    out: str,
+    tables: str,
     since: datetime | None,
     until: datetime | None,
     master: str | None,
     compacted: tuple[str, ...],
 ) -> int:
-    """What became of the records of each client, and after which takeover, from what the jobs ledger,
-    timeline and connections have written. Exits with 1 where a record was lost, repeated or out of order."""
+    """Show lost, repeated and reordered records of each client, and the takeover before each.
+
+    Reads the tables of the jobs ledger, timeline and connections. Exits with 1 if a record was lost, repeated
+    or reordered.
+    """
     from_ms, to_ms = _moments(since, until)
     keys = _keys(compacted)
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.queries")
-        document = answers.audit(spark, _site(out), from_ms, to_ms, keys)
+        queries: Any = importlib.import_module("fleet.pipeline.queries")
+        document = queries.audit(spark, _site(tables), from_ms, to_ms, keys)
     print_document(document, AUDIT, as_json, print_audit)
     return FAILURE if any(map(is_faulty, document.clients)) else OK
 
 
 def _keys(compacted: tuple[str, ...]) -> dict[str, int]:
-    """Raises: UsageError: one is not CLIENT=KEYS."""
-    found = {}
+    """The number of keys by client. Raises: UsageError: a value is not CLIENT=KEYS."""
+    keys_by_client = {}
     for each in compacted:
         client, _, keys = each.rpartition("=")
         if not client or not keys.isdigit() or not int(keys):
             raise click.UsageError(f"--compacted {each!r}: must be CLIENT=KEYS, such as prices=40")
-        found[client] = int(keys)
-    return found
+        keys_by_client[client] = int(keys)
+    return keys_by_client
 
 
 @click.command(
-    short_help="A page about a stretch of time: owners, takeovers, objective, hot brokers.",
+    short_help="Write a report page: owners, takeovers, availability, traffic.",
     epilog="""\b
 Examples:
   fleet report --tables /var/lib/fleet/pipeline --out report.html
@@ -274,18 +327,17 @@ Examples:
 """,
 )
 @json_option
-@click.option(
-    "--tables", required=True, metavar="PLACE", help="Where the jobs of `fleet pipeline run` have written."
-)
+@_tables_option
 @click.option(
     "--out",
     "page",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The page; its pictures go beside it.",
+    metavar="FILE",
+    help="HTML file to write. Its pictures are written next to it.",
 )
-@_from_to
-@_objective
+@_interval_options
+@_objective_options
 def report(
     as_json: bool,
     tables: str,
@@ -296,14 +348,17 @@ def report(
     objective: float,
     period: str,
 ) -> int:
-    """Write a page that tells who stood for which broker, takeovers, what is left of an objective, which
-    brokers were hottest, and what was odd. It needs nothing but itself; its pictures are PNG files, too."""
+    """Write an HTML report about an interval of time.
+
+    The report shows who owned which broker, takeovers, the remaining error budget, the brokers with most
+    traffic, and anomalies. The page is self-contained; its pictures are also written as PNG files.
+    """
     from_ms, to_ms = _moments(since, until)
     if not page.parent.is_dir():
-        raise PipelineError(f"{page}: there is no folder {page.parent}; make it first")
+        raise PipelineError(f"{page}: there is no folder {page.parent}; create it first")
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.queries")
-        document = answers.report(spark, _site(tables), from_ms, to_ms, objective, period)
+        queries: Any = importlib.import_module("fleet.pipeline.queries")
+        document = queries.report(spark, _site(tables), from_ms, to_ms, objective, period)
     for path in importlib.import_module("fleet.pipeline.report_page").write(document, page):
         print_progress(f"wrote {path}")
     if as_json:
@@ -313,10 +368,12 @@ def report(
 
 @contextmanager
 def _spark(master: str | None, kafka_source: str = "python") -> Iterator[Any]:
-    """A session. Raises: PipelineError: a package is missing."""
+    """A Spark session, stopped at the end. Raises: PipelineError: a package is missing."""
     missing = ", ".join(each for each in PACKAGES if find_spec(each) is None)
     if missing:
-        raise PipelineError(f"this needs {missing}; install with: pip install 'kafka-proxy-fleet[pipeline]'")
+        raise PipelineError(
+            f"this command needs {missing}; install with: pip install 'kafka-proxy-fleet[pipeline]'"
+        )
     streams: Any = importlib.import_module("fleet.pipeline.streams")
     spark = streams.session(master, kafka_source)
     try:
@@ -333,14 +390,17 @@ def _site(
     records_per_batch: int = 0,
     every_s: int = 0,
 ) -> Any:
-    """Where jobs read and write; whoever only reads what they have written needs no Kafka."""
+    """Where jobs read and write. Commands that only read tables need no Kafka."""
     streams: Any = importlib.import_module("fleet.pipeline.streams")
     kafka = streams.Kafka(servers, kafka_source, records_per_batch=records_per_batch)
     return importlib.import_module("fleet.pipeline.jobs").Site(kafka, prefix, out, every_s)
 
 
 def _moments(since: datetime | None, until: datetime | None) -> tuple[int, int]:
-    """In Unix milliseconds. Raises: UsageError: the first is not the earlier one."""
+    """The interval in Unix milliseconds: start and end.
+
+    Raises: UsageError: the start is not before the end
+    """
     end = datetime.now(UTC) if until is None else until.replace(tzinfo=UTC)
     begin = end - timedelta(days=7) if since is None else since.replace(tzinfo=UTC)
     if begin >= end:

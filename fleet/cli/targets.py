@@ -1,4 +1,4 @@
-"""Which members a command asks."""
+"""Which members a command contacts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from fleet.core.model import ProxyId
 
 
 def load_settings(config: str, admin: str | None) -> Settings | None:
-    """The file; None where an address was named, and no file beside it."""
+    """Load the configuration file, unless ``--admin`` was given without ``--config``.
+
+    Returns: None if no file is needed
+    Raises:  ConfigError: the file is wrong
+    """
     source = click.get_current_context().get_parameter_source("config")
     if admin is not None and source is ParameterSource.DEFAULT:
         return None
@@ -22,7 +26,7 @@ def load_settings(config: str, admin: str | None) -> Settings | None:
 
 
 def target_urls(settings: Settings | None, admin: str | None) -> dict[ProxyId, str]:
-    """Whom to ask: every member of the file, or the one address that was named."""
+    """The admin addresses to contact: those of all members in the file, or the one of ``--admin``."""
     if admin is not None:
-        return {admin: client.normal_url(admin, client.scheme_of(settings))}
+        return {admin: client.normalize_url(admin, client.scheme_of(settings))}
     return {} if settings is None else client.admin_urls(settings)

@@ -1,4 +1,4 @@
-"""The fleet as it changes, in a terminal."""
+"""``fleet top``: the live state of the fleet in a terminal."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from fleet.cli.targets import load_settings, target_urls
 from fleet.core.errors import AdminError, FleetError
 from fleet.tls.access import Access, access_to
 
-AGAIN_S: Final = 1.0
-"""After all have been asked, and none has answered."""
-SILENT_S: Final = 3.0
-"""Without a word for that long, what is shown is said to be old; who tells says something every second."""
-ONCE_LIMIT_S: Final = 15.0
-"""For rates to be known: a member that is asked in vain takes some of it."""
+RETRY_AFTER_S: Final = 1.0
+"""How long to wait after no member has answered, and how often to check for silence."""
+STALE_AFTER_S: Final = 3.0
+"""How long without an update until the screen says so. A member sends an update at least once a second."""
+ONCE_TIMEOUT_S: Final = 15.0
+"""How long ``--once`` waits for rates: the time-out for an unreachable member takes a part of it."""
 
 Show = Callable[[LiveDocument, float], None]
-"""Is told the newest document, and for how long nothing has come after it: 0 when it is new."""
+"""Receives the newest document, and the seconds since it came: 0 for a new document."""
 
 
 @click.command(
-    short_help="Watch the fleet as it changes.",
+    short_help="Watch owners, traffic and takeovers live.",
     epilog="\b\nExamples:\n  fleet top\n  fleet top --once --json\n  fleet top --admin 127.0.0.1:7201 --json",
 )
-@click.option("--once", is_flag=True, help="Print it once, as soon as rates are known, and end.")
+@click.option("--once", is_flag=True, help="Print one update as soon as the rates are known, and exit.")
 @member_options
 def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
-    """Show who stands for which broker, what passes them and what moves, until Ctrl-C.
+    """Show which member owns which broker, the traffic, and moves, until Ctrl-C.
 
-    One member tells it; when that one goes, another one does. The same is on the page of every admin
-    address. With --json a line is one document. Exits with 3 where no member answers at the start, and
-    with --once where rates are not known in time.
+    One member sends the updates; when it stops, another member takes over. The page of every admin address
+    shows the same. With --json, each line is one JSON object. Exits with 3 if no member answers at the start,
+    and with --once if the rates are not known within 15 s.
     """
     settings = load_settings(config, admin)
     urls = tuple(target_urls(settings, admin).values())
     access = access_to(settings, os.environ)
     if once:
-        document = asyncio.run(_counted(urls, access))
+        document = asyncio.run(_first_with_rates(urls, access))
         print_document(document, LIVE, as_json, print_live)
         return OK if document.ownership.quorum.present else UNREACHABLE
     if as_json:
@@ -60,8 +60,8 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
     with Live(console=console, screen=True, auto_refresh=False) as display:
 
         def show(document: LiveDocument, silent_s: float) -> None:
-            shown = screen(document, console.height, silent_s if silent_s >= SILENT_S else 0.0)
-            display.update(shown, refresh=True)
+            silent_s = silent_s if silent_s >= STALE_AFTER_S else 0.0
+            display.update(screen(document, console.height, silent_s), refresh=True)
 
         asyncio.run(_show(urls, access, show))
     return OK
@@ -70,66 +70,66 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
 def _print_line(document: LiveDocument, silent_s: float) -> None:
     if not silent_s:
         click.echo(LIVE.encode(document))
-    elif silent_s >= SILENT_S:
-        print_progress(f"not heard for {duration(silent_s)}")
+    elif silent_s >= STALE_AFTER_S:
+        print_progress(f"no update for {duration(silent_s)}")
 
 
-async def _counted(urls: tuple[str, ...], access: Access) -> LiveDocument:
-    """The first document in which rates are known.
+async def _first_with_rates(urls: tuple[str, ...], access: Access) -> LiveDocument:
+    """The first document with all rates.
 
-    Raises: AdminError: there is none in time
+    Raises: AdminError: no such document came in time
     """
     document: LiveDocument | None = None
     try:
-        async with asyncio.timeout(ONCE_LIMIT_S), aclosing(_told(urls, access)) as documents:
+        async with asyncio.timeout(ONCE_TIMEOUT_S), aclosing(_updates(urls, access)) as documents:
             async for document in documents:
                 if document.rates_known:
                     return document
     except TimeoutError:
         pass
     if document is None:
-        raise AdminError(f"no member has told anything within {ONCE_LIMIT_S:g} s")
+        raise AdminError(f"no member has sent an update within {ONCE_TIMEOUT_S:g} s")
     unrated = ", ".join(document.unrated) or "any member"
-    raise AdminError(f"{document.ownership.proxy_id} knows no rates of {unrated} within {ONCE_LIMIT_S:g} s")
+    me = document.ownership.proxy_id
+    raise AdminError(f"{me} has no traffic rates of {unrated} within {ONCE_TIMEOUT_S:g} s")
 
 
 async def _show(urls: tuple[str, ...], access: Access, show: Show) -> None:
-    """Shows what is told, and each second in which nothing is that there was nothing."""
+    """Show each update, and each second without one how old the last update is."""
     loop = asyncio.get_running_loop()
-    document, heard_s = None, 0.0
-    async with aclosing(_told(urls, access)) as documents:
-        coming = asyncio.ensure_future(anext(documents))
+    document, updated_s = None, 0.0
+    async with aclosing(_updates(urls, access)) as documents:
+        next_document = asyncio.ensure_future(anext(documents))
         try:
             while True:
-                await asyncio.wait({coming}, timeout=AGAIN_S)
-                if coming.done():
-                    document, heard_s = coming.result(), loop.time()
-                    coming = asyncio.ensure_future(anext(documents))
+                await asyncio.wait({next_document}, timeout=RETRY_AFTER_S)
+                if next_document.done():
+                    document, updated_s = next_document.result(), loop.time()
+                    next_document = asyncio.ensure_future(anext(documents))
                     show(document, 0.0)
                 elif document is not None:
-                    show(document, loop.time() - heard_s)
+                    show(document, loop.time() - updated_s)
         finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+            next_document.cancel()
+            await asyncio.gather(next_document, return_exceptions=True)
 
 
-async def _told(urls: tuple[str, ...], access: Access) -> AsyncGenerator[LiveDocument, None]:
-    """What one member after the other tells, without an end.
+async def _updates(urls: tuple[str, ...], access: Access) -> AsyncGenerator[LiveDocument, None]:
+    """The updates of one member after the other, without an end.
 
-    Raises:
-        FleetError: none has ever answered; the first one's reason.
+    Raises: AdminError: no member has ever answered; the message has the reason of each
     """
-    heard = False
+    has_answer = False
     while True:
         errors = []
         for url in urls:
             try:
                 async with access.session() as session, aclosing(client.follow(session, url)) as documents:
                     async for document in documents:
-                        heard = True
+                        has_answer = True
                         yield document
             except FleetError as error:
                 errors.append(error)
-        if not heard:
+        if not has_answer:
             raise AdminError("no member answered: " + "; ".join(map(str, errors)))
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(RETRY_AFTER_S)

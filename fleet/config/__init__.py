@@ -1,7 +1,7 @@
-"""One YAML file for a whole fleet, as frozen and validated settings.
+"""The configuration of a whole fleet: one YAML file, read into frozen and validated settings.
 
-``fleet.config.file.load`` opens nothing but the file, and raises one ConfigError with every mistake in it at
-once, each as ``file:line: field: value: rule; fix``.
+``fleet.config.file.load`` opens only that file. It raises one ConfigError that lists every mistake in the
+file, each as ``file:line: field: value: rule; fix``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fleet.config.settings import (
     UpstreamSettings,
     UpstreamTlsSettings,
     advice,
+    describe_tolerance,
     is_loopback,
     is_wildcard,
-    survives,
 )
 
 __all__ = [
@@ -57,8 +57,8 @@ __all__ = [
     "UpstreamTlsSettings",
     "advice",
     "bootstrap_endpoints",
+    "describe_tolerance",
     "identity_owners",
     "is_loopback",
     "is_wildcard",
-    "survives",
 ]

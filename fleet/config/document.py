@@ -1,4 +1,4 @@
-"""A YAML document as plain values that still know the line they stand on."""
+"""A YAML document as plain values, with the line of each field."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Problem:
     """One mistake in the file.
 
     Args:
-        line: counted from 1; 0 where the file has no such line.
-        path: keys from the top down to the field.
-        value: what stands there, shortened, or "" where nothing does.
-        rule: what must hold.
+        line: line number, counted from 1; 0 if the mistake has no line.
+        path: keys from the top level down to the field.
+        value: the value in the file, shortened; "" if the field has no value.
+        rule: the rule that the value breaks.
         fix: what to write instead.
     """
 
@@ -48,8 +48,8 @@ class Document:
     """A parsed file.
 
     Args:
-        data: keys are text whatever YAML would make of them, so that a member may be called ``no`` or ``1``.
-        lines: where each field's key stands.
+        data: the values. Keys are always text, so that a member may be named ``no`` or ``1``.
+        lines: the line of each field's key.
         problems: duplicate keys, unset variables and syntax errors.
     """
 
@@ -58,7 +58,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """Line of a field, or of the nearest field around it that the file has."""
+        """The line of a field, or of the nearest enclosing field that the file has."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 0)
@@ -69,7 +69,7 @@ class Document:
 
 
 def shorten(value: object) -> str:
-    """A value as an operator wrote it, on one line and not longer than that."""
+    """A value as an operator wrote it, on one line of at most 60 characters."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
@@ -85,7 +85,7 @@ class _TooManyNodes(Exception):
 
 
 class _TooDeep(Exception):
-    """Args: line: of the first value below the last level."""
+    """Args: line: the line of the first value that is nested too deep."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -93,7 +93,7 @@ class _TooDeep(Exception):
 
 
 class _Reader:
-    """Walks the node tree of one document once, and notes lines on the way."""
+    """Walks the node tree of one document once and records the line of each field."""
 
     def __init__(self, text: str, environ: Mapping[str, str]) -> None:
         self._loader = yaml.SafeLoader(text)
@@ -112,19 +112,19 @@ class _Reader:
             )
         except _TooDeep as error:
             self._report_depth(error.line)
-        except RecursionError:  # the parser itself calls itself for each level
+        except RecursionError:  # PyYAML's parser recurses once for each level
             self._report_depth(self._loader.line + 1)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
             rule = f"not YAML: {error.problem or error.context}"
-            self.document.report((), None, rule, "look at the indentation and quotes of this line", line)
+            self.document.report((), None, rule, "check the indentation and quotes of this line", line)
         finally:
             self._loader.dispose()
         return self.document
 
     def _report_depth(self, line: int) -> None:
         rule = f"nested more than {MAX_DEPTH} levels deep, or an alias inside itself"
-        self.document.report((), None, rule, "close brackets, and look at the indentation", line)
+        self.document.report((), None, rule, "close the brackets and check the indentation", line)
 
     def _value(self, node: yaml.Node, path: Path) -> Value:
         self._nodes += 1
@@ -148,7 +148,7 @@ class _Reader:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 line = key.start_mark.line + 1
-                self.document.report(path, None, "a key must be a plain word", "use `name: value`", line)
+                self.document.report(path, None, "a key must be a plain word", "write `name: value`", line)
                 continue
             inner = (*path, key.value)
             self.document.lines[inner] = key.start_mark.line + 1
@@ -162,8 +162,8 @@ class _Reader:
                 continue
             line = key.start_mark.line + 1
             if key.value in seen:
-                rule = f"this key is already on line {seen[key.value]}"
-                self.document.report((*path, key.value), None, rule, "keep one of the two", line)
+                rule = f"is already set on line {seen[key.value]}"
+                self.document.report((*path, key.value), None, rule, "remove one of the two lines", line)
             else:
                 seen[key.value] = line
 
@@ -177,7 +177,7 @@ class _Reader:
         try:
             value = self._loader.construct_object(yaml.ScalarNode(tag, text, node.start_mark, node.end_mark))
         except (yaml.YAMLError, ValueError):
-            self.document.report(path, text, f"not a value of YAML type {tag}", "put it in quotes")
+            self.document.report(path, text, f"is not a value of YAML type {tag}", "put it in quotes")
             return text
         return value if value is None or isinstance(value, (str, int, float, bool)) else text
 
@@ -188,8 +188,8 @@ class _Reader:
             self.document.report(
                 path,
                 node.value,
-                f"the environment has no {name}",
-                f"set it, or write ${{{name}:-default}}",
+                f"environment variable {name} is not set",
+                f"set {name}, or write ${{{name}:-default}}",
                 node.start_mark.line + 1,
             )
             return match.group(0)
@@ -197,17 +197,17 @@ class _Reader:
 
 
 def parse(text: str, environ: Mapping[str, str]) -> Document:
-    """Reads one YAML document and puts ``${NAME}`` and ``${NAME:-default}`` in place.
+    """Read one YAML document and substitute ``${NAME}`` and ``${NAME:-default}``.
 
     Args:
         text: the whole file.
-        environ: where variables come from; one that is set and empty counts as unset.
+        environ: the environment variables. An empty variable counts as unset.
     """
     try:
         return _Reader(text, environ).read()
     except yaml.reader.ReaderError as error:
         document = Document()
         line = text.count("\n", 0, error.position) + 1
-        rule = f"character #x{ord(text[error.position]):04x} cannot be in YAML"
-        document.report((), None, rule, "remove it", line)
+        rule = f"character #x{ord(text[error.position]):04x} is not allowed in YAML"
+        document.report((), None, rule, "remove the character", line)
         return document

@@ -1,4 +1,4 @@
-"""Where clients enter a fleet: the addresses that its members advertise, from its configuration."""
+"""The addresses that the members of a fleet advertise to clients, from its configuration."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from fleet.core.model import Endpoint, ProxyId
 
 
 def bootstrap_endpoints(settings: Settings, listener: str | None = None) -> dict[ProxyId, Endpoint]:
-    """Where clients first connect to each member that has a data plane.
+    """The bootstrap address of each member that has a data plane.
 
     Args:
-        listener: by which way in; the first of each member where None.
+        listener: the name of the listener; None for the first listener of each member.
 
     Raises:
-        ConfigError: there is no listener of that name.
+        ConfigError: no member has a listener of that name.
     """
     found = {
-        proxy_id: Endpoint(way.advertised_host, way.advertised_bootstrap_port)
+        proxy_id: Endpoint(selected.advertised_host, selected.advertised_bootstrap_port)
         for proxy_id, member in settings.members.items()
-        for way in [each for each in member.listeners if listener in (None, each.name)][:1]
+        for selected in [each for each in member.listeners if listener in (None, each.name)][:1]
     }
     if not found:
         names = {each.name for member in settings.members.values() for each in member.listeners}
         raise ConfigError(
-            f"{settings.source}: no member has a listener {listener!r}; they have {', '.join(sorted(names))}"
+            f"{settings.source}: no member has a listener {listener!r}; use one of {', '.join(sorted(names))}"
         )
     return found
 
 
 def identity_owners(settings: Settings) -> dict[Endpoint, ProxyId]:
-    """The member that each advertised identity address leads to, on all listeners."""
+    """The member that serves each advertised identity address, on all listeners."""
     advertised = {proxy_id: member.advertised(settings) for proxy_id, member in settings.members.items()}
     return {
         endpoint: proxy_id

@@ -1,6 +1,7 @@
-"""A configuration file, read and checked: the one part of the configuration that runs once, where it is read.
+"""Reads and checks a configuration file.
 
-What runs for long gets settings from whoever has read them, and need not have what reads them in memory.
+Only the process that reads the file imports this module. Long-running processes receive the settings from
+that process, so that the code that reads files stays out of their memory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.config.document import Problem, parse
-from fleet.config.partial import draft
+from fleet.config.partial import build_draft
 from fleet.config.rules import check_rules
 from fleet.config.settings import Settings
 from fleet.core.errors import ConfigError
@@ -24,18 +25,18 @@ def _read(path: Path, source: str) -> str:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{source}: there is no such file; give its path with --config") from None
+        raise ConfigError(f"{source}: file not found; set its path with --config") from None
     except IsADirectoryError:
-        raise ConfigError(f"{source}: is a directory; name the file in it") from None
+        raise ConfigError(f"{source}: is a directory; name the file in this directory") from None
     except (OSError, ValueError) as error:
         rule, fix = read_fault(error)
         raise ConfigError(f"{source}: {rule}; {fix}") from None
     if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"{source}: is above {MAX_FILE_BYTES} bytes; is it the right file?")
+        raise ConfigError(f"{source}: is larger than {MAX_FILE_BYTES} bytes; check that it is the right file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        fault = encoding_fault(raw)  # one of UTF-8 is left out before
+        fault = encoding_fault(raw)  # utf-8-sig has already skipped a UTF-8 byte-order mark
         if fault is not None:
             raise ConfigError(f"{source}: {fault[0]}; {fault[1]}") from None
         line = raw.count(b"\n", 0, error.start) + 1
@@ -47,8 +48,8 @@ def parse_text(text: str, environ: Mapping[str, str], source: str, base: Path) -
 
     Args:
         text: the whole file.
-        environ: where ``${NAME}`` comes from.
-        source: what errors call the file.
+        environ: the environment variables that replace ``${NAME}``.
+        source: the name of the file in errors.
         base: the directory that relative paths start from.
 
     Raises:
@@ -56,14 +57,14 @@ def parse_text(text: str, environ: Mapping[str, str], source: str, base: Path) -
     """
     document = parse(text, environ)
     if document.data is None and not document.problems:
-        raise ConfigError(f"{source}: is empty; deploy/examples/fleet.yaml is a start")
+        raise ConfigError(f"{source}: is empty; start from deploy/examples/fleet.yaml")
     if document.data is None:
         raise _error(document.problems, source)
-    found = draft(document, Path(os.path.abspath(base)))
-    check_rules(found, document)
+    draft = build_draft(document, Path(os.path.abspath(base)))
+    check_rules(draft, document)
     if document.problems:
         raise _error(document.problems, source)
-    return found.settings(source)
+    return draft.settings(source)
 
 
 def _error(problems: list[Problem], source: str) -> ConfigError:
@@ -72,14 +73,14 @@ def _error(problems: list[Problem], source: str) -> ConfigError:
 
 
 def load(path: str | Path, environ: Mapping[str, str]) -> Settings:
-    """Reads and validates a configuration file.
+    """Read and validate a configuration file.
 
     Args:
-        path: the file; relative paths in it start from its directory.
-        environ: where ``${NAME}`` and ``${NAME:-default}`` in values come from.
+        path: the file; relative paths in the file start from its directory.
+        environ: the environment variables that replace ``${NAME}`` and ``${NAME:-default}`` in values.
 
     Raises:
-        ConfigError: the file cannot be read, or every mistake in it, one line each.
+        ConfigError: the file cannot be read, or breaks rules: every mistake, one line each.
     """
     source = str(path)
     file = Path(path)

@@ -1,4 +1,7 @@
-"""What the file says before it is known to be right: shapes with their defaults filled in, gaps allowed."""
+"""A draft of the settings: each section with its defaults, before the rules between fields are checked.
+
+A field that is missing or wrong is None or its default, so that one mistake never hides the others.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ from fleet.config.schema import (
     TracingShape,
     UpstreamShape,
     UpstreamTlsShape,
+    check_name,
     check_shape,
-    name_problem,
 )
-from fleet.config.secrets import Secret, secret
+from fleet.config.secrets import Secret, parse_secret
 from fleet.config.settings import (
     LISTENER_TLS_FILES,
     PROXY_ID,
@@ -73,18 +76,18 @@ class ListenerDraft:
     path: Path
     shape: ListenerShape
     proxy_id: ProxyId
-    wrong: frozenset[str]
+    wrong_fields: frozenset[str]
 
     @property
     def broker_host(self) -> str | None:
-        """The host of an identity, with the broker's id left open; None without ``addressing: sni``."""
+        """The host of an identity, still with the placeholder of the broker id; None without SNI."""
         if self.shape.addressing != "sni" or self.shape.broker_host is None:
             return None
         return self.shape.broker_host.replace(PROXY_ID, self.proxy_id)
 
     @property
     def advertise(self) -> Endpoint | None:
-        """The advertised bootstrap address: ``advertise``, or ``bind`` where that names one host."""
+        """The advertised bootstrap address: ``advertise``, or ``bind`` if ``bind`` is not a wildcard."""
         if self.shape.advertise is not None:
             return self.shape.advertise
         bind = self.shape.bind
@@ -92,7 +95,11 @@ class ListenerDraft:
 
     @property
     def advertise_first_port(self) -> int | None:
-        """First advertised identity port: as given, or shifted from ``first_port`` as ``advertise`` is."""
+        """The first advertised identity port.
+
+        Without a value in the file, ``first_port`` plus the difference of the ports of ``advertise`` and
+        ``bind``.
+        """
         if self.shape.advertise_first_port is not None:
             return self.shape.advertise_first_port
         if self.shape.first_port is None or self.shape.bind is None or self.advertise is None:
@@ -100,15 +107,15 @@ class ListenerDraft:
         return self.shape.first_port + self.advertise.port - self.shape.bind.port
 
     def settings(self) -> ListenerSettings:
-        bind, advertise = _given(self.shape.bind), _given(self.advertise)
+        bind, advertise = _require(self.shape.bind), _require(self.advertise)
         return ListenerSettings(
             name=self.name,
             bind_host=bind.host,
             bootstrap_port=bind.port,
-            first_port=bind.port if self.broker_host else _given(self.shape.first_port),
+            first_port=bind.port if self.broker_host else _require(self.shape.first_port),
             advertised_host=advertise.host,
             advertised_bootstrap_port=advertise.port,
-            advertised_first_port=advertise.port if self.broker_host else _given(self.advertise_first_port),
+            advertised_first_port=advertise.port if self.broker_host else _require(self.advertise_first_port),
             broker_host=self.broker_host,
         )
 
@@ -121,8 +128,8 @@ class MemberDraft:
     voter: bool
     data_dir: FilePath | None
     listeners: tuple[ListenerDraft, ...]
-    wrong: frozenset[str]
-    """Fields that are there and wrong, so that nobody calls them missing."""
+    wrong_fields: frozenset[str]
+    """Fields that are present but wrong: no rule reports them as missing."""
 
     def settings(self) -> MemberSettings:
         return MemberSettings(
@@ -130,9 +137,9 @@ class MemberDraft:
             rack=self.shape.rack,
             voter=self.voter,
             witness=self.shape.witness,
-            peer=_given(self.shape.peer),
-            admin=_given(self.shape.admin),
-            data_dir=_given(self.data_dir),
+            peer=_require(self.shape.peer),
+            admin=_require(self.shape.admin),
+            data_dir=_require(self.data_dir),
             workers=0 if self.shape.witness else self.shape.workers,
             listeners=tuple(listener.settings() for listener in self.listeners),
         )
@@ -144,7 +151,7 @@ class ListenerTlsDraft:
     path: Path
     shape: ListenerTlsShape
     lines: Mapping[str, int]
-    wrong: frozenset[str]
+    wrong_fields: frozenset[str]
 
     def settings(self, base: FilePath) -> ListenerTlsSettings:
         given = self.shape.model_dump()
@@ -169,9 +176,9 @@ class Draft:
     balance: BalanceSettings
     members: tuple[MemberDraft, ...]
     base: FilePath
-    wrong: frozenset[str]
+    wrong_fields: frozenset[str]
     wrong_timing: frozenset[str]
-    """Fields of ``timing`` that are wrong, so that no rule is checked on a default that nobody wrote."""
+    """Fields of ``timing`` that are wrong: no rule is checked against the default in their place."""
 
     def identity_space(self) -> IdentitySpace | None:
         shape = self.identities
@@ -182,11 +189,11 @@ class Draft:
         return IdentitySpace(first_id=shape.first_id, count=shape.count)
 
     def settings(self, source: str) -> Settings:
-        """The settings; only for a draft in which no problem was found."""
+        """The settings. Call this only for a draft without problems."""
         return Settings(
-            fleet=_given(self.top.fleet),
-            bootstrap_servers=tuple(_given(self.top.bootstrap_servers)),
-            identities=_given(self.identity_space()),
+            fleet=_require(self.top.fleet),
+            bootstrap_servers=tuple(_require(self.top.bootstrap_servers)),
+            identities=_require(self.identity_space()),
             members={member.proxy_id: member.settings() for member in self.members},
             timing=self.timing,
             limits=self.limits,
@@ -201,15 +208,15 @@ class Draft:
         )
 
 
-def _given(value: T | None) -> T:
-    """A value that the rules have found to be there."""
+def _require(value: T | None) -> T:
+    """A value that the rules have checked to be present."""
     if value is None:
-        raise AssertionError("settings were made of a draft with problems")
+        raise AssertionError("settings were built from a draft that has problems")
     return value
 
 
 def _listener(name: str, value: Value, path: Path, proxy_id: ProxyId, document: Document) -> ListenerDraft:
-    problem = name_problem(name)
+    problem = check_name(name)
     if problem:
         document.report(path, None, f"listener name {problem[0]}", problem[1])
     shape, wrong = check_shape(ListenerShape, value, path, document)
@@ -218,7 +225,7 @@ def _listener(name: str, value: Value, path: Path, proxy_id: ProxyId, document: 
 
 def _member(proxy_id: str, value: Value, place: int, base: FilePath, document: Document) -> MemberDraft:
     path = ("members", proxy_id)
-    problem = name_problem(proxy_id)
+    problem = check_name(proxy_id)
     if problem:
         document.report(path, None, f"member id {problem[0]}", problem[1])
     shape, wrong = check_shape(MemberShape, value, path, document)
@@ -237,7 +244,7 @@ def _peer_tls(top: FleetShape, base: FilePath, document: Document) -> PeerTlsSet
     path = ("peer_tls",)
     if path not in document.lines:
         return None
-    # A section without a value is a section: nobody means to have no TLS by it.
+    # A section without a value turns TLS on, with all its defaults: an operator who writes it means TLS.
     shape, _ = check_shape(PeerTlsShape, {} if top.peer_tls is None else top.peer_tls, path, document)
     paths = {name: FilePath(os.path.normpath(base / value)) for name, value in shape.model_dump().items()}
     return PeerTlsSettings(**paths, lines={name: document.line((*path, name)) for name in paths})
@@ -260,7 +267,7 @@ def _admin_tls(admin: AdminShape, base: FilePath, document: Document) -> AdminTl
     path = ("admin", "tls")
     if path not in document.lines:
         return None
-    # A section without a value has all its defaults, as above.
+    # A section without a value has all its defaults, as `peer_tls` has.
     shape, _ = check_shape(AdminTlsShape, {} if admin.tls is None else admin.tls, path, document)
     return AdminTlsSettings(
         ca=None if shape.ca is None else FilePath(os.path.normpath(base / shape.ca)),
@@ -276,14 +283,14 @@ def _tokens(admin: AdminShape, base: FilePath, document: Document) -> TokenSetti
         return None
     fix = "write {read: {file: PATH}, write: {file: PATH}}"
     if not isinstance(admin.tokens, dict):
-        document.report(path, None, "must be a map of the two tokens", fix)
+        document.report(path, None, "must be a map with both tokens", fix)
         return None
     check_shape(TokensShape, admin.tokens, path, document)
     found: list[Secret] = []
     for name in TokensShape.model_fields:
         if name not in admin.tokens:
             document.report((*path, name), None, "is required", fix)
-        elif (token := secret(admin.tokens[name], (*path, name), base, document)) is not None:
+        elif (token := parse_secret(admin.tokens[name], (*path, name), base, document)) is not None:
             found.append(token)
     return TokenSettings(*found) if len(found) == len(TokensShape.model_fields) else None
 
@@ -293,7 +300,7 @@ def _upstream(top: FleetShape, base: FilePath, document: Document) -> UpstreamSe
     shape, wrong = check_shape(UpstreamShape, top.upstream or {}, path, document)
     tls = sasl = None
     if (*path, "tls") in document.lines and "tls" not in wrong:
-        # A section without a value has all its defaults, as above.
+        # A section without a value has all its defaults, as `peer_tls` has.
         tls = _upstream_tls(shape.tls or {}, (*path, "tls"), base, document)
     if (*path, "sasl") in document.lines and "sasl" not in wrong:
         sasl = _sasl(shape.sasl or {}, (*path, "sasl"), base, document)
@@ -305,10 +312,10 @@ def _upstream_tls(value: Value, path: Path, base: FilePath, document: Document) 
     for field, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(shape, field) is not None and getattr(shape, other) is None and other not in wrong:
             fix = f"add `{other}: FILE.pem`"
-            document.report((*path, field), getattr(shape, field), f"wants a {other}", fix)
+            document.report((*path, field), getattr(shape, field), f"requires `{other}`", fix)
     paths = {
-        field: None if named is None else FilePath(os.path.normpath(base / named))
-        for field, named in (("ca", shape.ca), ("certificate", shape.certificate), ("key", shape.key))
+        field: None if file is None else FilePath(os.path.normpath(base / file))
+        for field, file in (("ca", shape.ca), ("certificate", shape.certificate), ("key", shape.key))
     }
     lines = {field: document.line((*path, field)) for field in paths}
     return UpstreamTlsSettings(**paths, check_hostname=shape.check_hostname, lines=lines)
@@ -316,18 +323,19 @@ def _upstream_tls(value: Value, path: Path, base: FilePath, document: Document) 
 
 def _sasl(value: Value, path: Path, base: FilePath, document: Document) -> SaslSettings | None:
     shape, _ = check_shape(SaslShape, value, path, document)
-    by_token = shape.mechanism == "OAUTHBEARER"
-    wanted = ("mechanism", "token") if by_token else ("mechanism", "username", "password")
+    uses_token = shape.mechanism == "OAUTHBEARER"
+    required = ("mechanism", "token") if uses_token else ("mechanism", "username", "password")
     for field in SaslShape.model_fields:
-        there = (*path, field) in document.lines
-        if field in wanted and not there:
+        is_present = (*path, field) in document.lines
+        if field in required and not is_present:
             document.report((*path, field), None, "is required", f"add `{_SASL_EXAMPLES[field]}`")
-        elif there and field not in wanted and shape.mechanism is not None:
-            document.report((*path, field), None, f"is not for {shape.mechanism}", f"remove `{field}:`")
-    field = wanted[-1]
+        elif is_present and field not in required and shape.mechanism is not None:
+            rule = f"is not used by {shape.mechanism}"
+            document.report((*path, field), None, rule, f"remove `{field}:`")
+    field = required[-1]
     found = None
     if (*path, field) in document.lines:
-        found = secret(getattr(shape, field), (*path, field), base, document)
+        found = parse_secret(getattr(shape, field), (*path, field), base, document)
     if shape.mechanism is None or found is None:
         return None
     return SaslSettings(shape.mechanism, shape.username, found)
@@ -337,7 +345,7 @@ def _events(top: FleetShape, document: Document) -> EventsSettings | None:
     path = ("events",)
     if path not in document.lines:
         return None
-    # A section without a value has all its defaults, as above.
+    # A section without a value has all its defaults, as `peer_tls` has.
     shape, _ = check_shape(EventsShape, {} if top.events is None else top.events, path, document)
     return EventsSettings(**shape.model_dump())
 
@@ -348,7 +356,7 @@ def _tracing(top: FleetShape, base: FilePath, document: Document) -> TracingSett
         return None
     written = {} if top.tracing is None else top.tracing
     if "@" in str(written.get("endpoint", "")):
-        rule, fix = "holds a user, or a password", "leave it out, and use `headers:`"
+        rule, fix = "must not contain a user name or a password", "remove them and use `headers:`"
         document.report((*path, "endpoint"), None, rule, fix)
         return None
     shape, wrong = check_shape(TracingShape, written, path, document)
@@ -366,21 +374,22 @@ def _headers(value: Value, path: Path, base: FilePath, document: Document) -> di
         return {}
     if not isinstance(value, dict):
         fix = "write {Authorization: {file: PATH}}"
-        document.report(path, None, "must be a map of headers to where they are", fix)
+        rule = "must be a map from the name of a header to the place of its value"
+        document.report(path, None, rule, fix)
         return {}
     found = {}
     for name, where in value.items():
         if not _HEADER.fullmatch(name):
             fix = "use letters, digits and dashes"
-            document.report((*path, name), None, "is no name of a header", fix)
-        held = secret(where, (*path, name), base, document)
-        if held is not None:
-            found[name] = held
+            document.report((*path, name), None, "is not a valid header name", fix)
+        header = parse_secret(where, (*path, name), base, document)
+        if header is not None:
+            found[name] = header
     return found
 
 
-def draft(document: Document, base: FilePath) -> Draft:
-    """Validates the shape of the whole file, part by part, and fills in what has a default.
+def build_draft(document: Document, base: FilePath) -> Draft:
+    """Validate the shape of the whole file, section by section, and fill in the defaults.
 
     Args:
         base: the directory that relative paths start from; absolute.
@@ -414,6 +423,6 @@ def draft(document: Document, base: FilePath) -> Draft:
         balance=BalanceSettings(**balance.model_dump()),
         members=members,
         base=base,
-        wrong=wrong,
+        wrong_fields=wrong,
         wrong_timing=wrong_timing,
     )

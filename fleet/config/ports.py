@@ -1,4 +1,4 @@
-"""The ports of a fleet: where two sockets or two advertised addresses collide, and which ports are free."""
+"""The ports of a fleet: collisions of sockets and of advertised addresses, and the ports that are free."""
 
 from __future__ import annotations
 
@@ -14,24 +14,30 @@ from fleet.core.model import IdentitySpace, ProxyId
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The ports from ``first`` to ``last`` that one field takes on a host."""
+    """The ports from ``first`` to ``last`` that one field takes on a host.
+
+    Args:
+        machine: which members share sockets; empty for advertised addresses.
+        label: the kind of port, for errors.
+        path, shown: the field and its value, for errors.
+    """
 
     host: str
     first: int
     last: int
     proxy_id: ProxyId
     machine: str
-    what: str
+    label: str
     path: Path
     shown: str | int
 
     @property
     def name(self) -> str:
-        return f"{self.what} of {self.proxy_id}"
+        return f"{self.label} of {self.proxy_id}"
 
 
 def offsets(identities: IdentitySpace) -> tuple[tuple[int, int], ...]:
-    """Port offsets of the identities as ranges without gaps: (first, last)."""
+    """Port offsets of the identities, as (first, last) of each range without gaps."""
     if not identities.explicit:
         return ((0, identities.count - 1),)
     runs: list[tuple[int, int]] = []
@@ -44,10 +50,10 @@ def offsets(identities: IdentitySpace) -> tuple[tuple[int, int], ...]:
 
 
 class FreePorts:
-    """Ports that no part of the configuration uses, for the fixes that errors of the configuration suggest.
+    """Ports that the configuration does not use, for the fixes that its errors suggest.
 
-    A configuration with such a port breaks no other rule. No two fixes suggest the same port, and no fix
-    suggests a port that the file has, whatever its host.
+    A configuration with such a port breaks no other rule. No two fixes suggest the same port. No fix suggests
+    a port that the file has, on any host.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -56,9 +62,9 @@ class FreePorts:
             (span.first, span.last) for member in draft.members for span in _bound(member, self._identities)
         ]
 
-    def take(self, wanted: int, count: int = 1) -> int:
-        """Take ``count`` free ports in a row. Returns the lowest, which is ``wanted`` or above."""
-        first = wanted
+    def take(self, lowest: int, count: int = 1) -> int:
+        """Take ``count`` free ports in a row. Returns the first of them, which is ``lowest`` or above."""
+        first = lowest
         while first + count - 1 <= MAX_PORT:
             last = first + count - 1
             beyond = max((high for low, high in self._taken if low <= last and first <= high), default=0)
@@ -68,13 +74,13 @@ class FreePorts:
         self._taken.append((first, first + count - 1))
         return first
 
-    def take_identities(self, wanted: int) -> int:
-        """Take as many free ports in a row as the identities need. Returns the lowest."""
+    def take_identities(self, lowest: int) -> int:
+        """Take as many free ports in a row as the identities need. Returns the first of them."""
         runs = () if self._identities is None else offsets(self._identities)
-        return self.take(wanted, 1 + max((last for _, last in runs), default=0))
+        return self.take(lowest, 1 + max((last for _, last in runs), default=0))
 
     def keep(self, port: int) -> int:
-        """The same port if the file has it at most once, else a free port above it, which is then taken."""
+        """The same port if the file has it at most once, else take a free port above it."""
         return port if sum(low <= port <= high for low, high in self._taken) <= 1 else self.take(port + 1)
 
 
@@ -83,31 +89,31 @@ def _host(host: str) -> str:
 
 
 def _machine(member: MemberDraft) -> str:
-    """What members of one machine have in common: the host of their peer links, or that it is loopback."""
+    """A name for the machine of a member: the host of its peer links, or "this machine" for loopback."""
     peer = member.shape.peer
     return "this machine" if peer is None or is_loopback(peer.host) else _host(peer.host)
 
 
 def _bound(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
     machine = _machine(member)
-    for field, what in (("peer", "peer port"), ("admin", "admin port")):
+    for field, label in (("peer", "peer port"), ("admin", "admin port")):
         endpoint = getattr(member.shape, field)
         if endpoint is not None:
             path = (*member.path, field)
             host, port = _host(endpoint.host), endpoint.port
-            yield Span(host, port, port, member.proxy_id, machine, what, path, str(endpoint))
+            yield Span(host, port, port, member.proxy_id, machine, label, path, str(endpoint))
     for listener in member.listeners:
         bind, first = listener.shape.bind, listener.shape.first_port
         if bind is None:
             continue
         host, owner = _host(bind.host), (member.proxy_id, machine)
-        what = f"bootstrap port of listener {listener.name}"
-        yield Span(host, bind.port, bind.port, *owner, what, (*listener.path, "bind"), str(bind))
+        label = f"bootstrap port of listener {listener.name}"
+        yield Span(host, bind.port, bind.port, *owner, label, (*listener.path, "bind"), str(bind))
         if first is None or identities is None or listener.shape.addressing == "sni":
             continue
-        what, path = f"identity ports of listener {listener.name}", (*listener.path, "first_port")
+        label, path = f"identity ports of listener {listener.name}", (*listener.path, "first_port")
         for low, high in offsets(identities):
-            yield Span(host, first + low, first + high, *owner, what, path, first)
+            yield Span(host, first + low, first + high, *owner, label, path, first)
 
 
 def _advertised(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
@@ -118,55 +124,58 @@ def _advertised(member: MemberDraft, identities: IdentitySpace | None) -> Iterat
         field = "advertise_first_port" if listener.shape.advertise_first_port is not None else "advertise"
         if listener.shape.advertise is None and listener.shape.advertise_first_port is None:
             field = "first_port"
-        what = f"advertised identity ports of listener {listener.name}"
+        label = f"advertised identity ports of listener {listener.name}"
         path, host = (*listener.path, field), _host(advertise.host)
         for low, high in offsets(identities):
-            yield Span(host, first + low, first + high, member.proxy_id, "", what, path, first)
+            yield Span(host, first + low, first + high, member.proxy_id, "", label, path, first)
 
 
-def _meet(one: Span, other: Span) -> bool:
-    if one.machine != other.machine:
+def _share_host(left: Span, right: Span) -> bool:
+    if left.machine != right.machine:
         return False
-    return one.host == other.host or is_wildcard(one.host) or is_wildcard(other.host)
+    return left.host == right.host or is_wildcard(left.host) or is_wildcard(right.host)
 
 
 def _collisions(spans: list[Span]) -> Iterator[tuple[Span, Span]]:
-    """Pairs that share a port, each pair once, the one that stands first in the file first."""
+    """Pairs of spans that share a port, each pair once and in the order of the file."""
     place = {id(span): index for index, span in enumerate(spans)}
     open_spans: list[Span] = []
     for span in sorted(spans, key=lambda each: each.first):
         open_spans = [each for each in open_spans if each.last >= span.first]
         for each in open_spans:
-            if _meet(each, span):
+            if _share_host(each, span):
                 yield (each, span) if place[id(each)] < place[id(span)] else (span, each)
         open_spans.append(span)
 
 
 def _report_collisions(spans: list[Span], document: Document, fix: str) -> None:
     reported: set[tuple[Path, Path]] = set()
-    for one, other in _collisions(spans):
-        if (one.path, other.path) in reported:
+    for earlier, later in _collisions(spans):
+        if (earlier.path, later.path) in reported:
             continue
-        reported.add((one.path, other.path))
-        low, high = max(one.first, other.first), min(one.last, other.last)
+        reported.add((earlier.path, later.path))
+        low, high = max(earlier.first, later.first), min(earlier.last, later.last)
         ports = f"port {low}" if low == high else f"ports {low}-{high}"
-        rule = f"{other.what} takes {ports}, which the {one.name} has already"
-        document.report(other.path, other.shown, rule, fix)
+        verb = "overlaps" if later.first == later.last else "overlap"
+        rule = f"{later.label} {verb} the {earlier.name} at {ports}"
+        document.report(later.path, later.shown, rule, fix)
 
 
 def _check_range(listener: ListenerDraft, identities: IdentitySpace, document: Document) -> None:
     last = max(high for _, high in offsets(identities))
-    fix = f"start at {65535 - last} or below" if last < 65535 else "have fewer identities"
+    fix = f"start at {65535 - last} or below" if last < 65535 else "configure fewer identities"
     if listener.shape.first_port is not None and listener.shape.first_port + last > 65535:
-        rule = f"the last identity port would be {listener.shape.first_port + last}; ports end at 65535"
+        rule = (
+            f"the last identity port would be {listener.shape.first_port + last}; the highest port is 65535"
+        )
         document.report((*listener.path, "first_port"), listener.shape.first_port, rule, fix)
     first = listener.advertise_first_port
     if first is None or (listener.advertise == listener.shape.bind and first == listener.shape.first_port):
         return
     field = "advertise_first_port" if listener.shape.advertise_first_port is not None else "advertise"
     if first < 1 or first + last > 65535:
-        rule = f"advertised identity ports would be {first}-{first + last}; ports are 1..65535"
-        fix = "set advertise_first_port to what clients dial for the first identity"
+        rule = f"advertised identity ports would be {first}-{first + last}; ports must be 1..65535"
+        fix = "set advertise_first_port to the port that clients dial for the first identity"
         document.report((*listener.path, field), first, rule, fix)
 
 
@@ -181,18 +190,19 @@ def _check_upstream(draft: Draft, document: Document) -> None:
     for index, server in enumerate(draft.top.bootstrap_servers or ()):
         found = own.get((_host(server.host), server.port))
         if found:
-            rule = f"is {found}, so the fleet would proxy itself"
-            document.report(("bootstrap_servers", str(index)), str(server), rule, "name a real broker")
+            rule = f"is the address of {found}, so the fleet would proxy itself"
+            fix = "use the address of a real broker"
+            document.report(("bootstrap_servers", str(index)), str(server), rule, fix)
 
 
 def check_ports(draft: Draft, document: Document) -> None:
-    """Reports ports above 65535, sockets that collide, and addresses that would lead to two members."""
+    """Report ports above 65535, sockets that collide, and addresses that two members advertise."""
     identities = draft.identity_space()
     bound = [span for member in draft.members for span in _bound(member, identities)]
-    _report_collisions(bound, document, "choose ports that nothing else in this file has")
+    _report_collisions(bound, document, "choose ports that no other field in this file uses")
     advertised = [span for member in draft.members for span in _advertised(member, identities)]
-    fix = "advertise each member at an address of its own"
-    if not _same_paths_collide(bound):
+    fix = "advertise a different address for each member"
+    if not _have_collisions(bound):
         _report_collisions(advertised, document, fix)
     if identities is not None:
         for member in draft.members:
@@ -201,6 +211,6 @@ def check_ports(draft: Draft, document: Document) -> None:
     _check_upstream(draft, document)
 
 
-def _same_paths_collide(bound: list[Span]) -> bool:
-    """Whether sockets collide: what they advertise by default then does too, and need not be said twice."""
+def _have_collisions(bound: list[Span]) -> bool:
+    """Whether sockets collide. Their default advertised addresses then collide too: report them once."""
     return next(_collisions(bound), None) is not None

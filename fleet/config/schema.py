@@ -1,7 +1,7 @@
-"""The shape of the file: which fields there are, of which type, within which bounds.
+"""The shape of the file: the fields, their types and their bounds.
 
-Every field may be absent here: what is required is said by ``rules.py``, so that one wrong field never hides
-the mistakes of its neighbours.
+Every field is optional here. ``rules.py`` reports missing fields, so that one wrong field never hides other
+mistakes.
 """
 
 from __future__ import annotations
@@ -39,52 +39,55 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 """As in Kafka's `listeners` and `advertised.listeners`."""
 MAX_PORT: Final = 65535
 EXAMPLE_PORT: Final = 9092
-"""In fixes for what has no port: Kafka's own."""
+"""Kafka's default port, for fixes of addresses without a port."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_TIMING_S: Final = 3600.0
 MAX_IDENTITIES: Final = 20_000
 MAX_BROKER_ID: Final = 2**31 - 1
 MAX_WORKERS: Final = 64
-ONE_FOR_EACH_CPU: Final = "auto"
-LEAST_SPOOL_BYTES: Final = 1 << 20
+WORKERS_PER_CPU: Final = "auto"
+MIN_SPOOL_BYTES: Final = 1 << 20
 _TOPIC_PREFIX: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-"""Source: Topic.java, LEGAL_CHARS and MAX_NAME_LENGTH; the rest of the name is short."""
+"""Source: Topic.java, LEGAL_CHARS and MAX_NAME_LENGTH (249). The limit leaves room for the rest of a name."""
 
 
-def wrong(rule: str, fix: str) -> PydanticCustomError:
+def shape_error(rule: str, fix: str) -> PydanticCustomError:
     """An error that carries its own rule and fix."""
     return PydanticCustomError("fleet", "{rule}", {"rule": rule, "fix": fix})
 
 
 def count_workers(value: object) -> object:
-    """``auto`` is one for each CPU that this process may run on; all else is left to be judged."""
-    return min(MAX_WORKERS, len(os.sched_getaffinity(0))) if value == ONE_FOR_EACH_CPU else value
+    """Replace ``auto`` by the number of CPUs that this process may use, and keep any other value."""
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0))) if value == WORKERS_PER_CPU else value
 
 
 def parse_endpoint(value: object) -> Endpoint:
-    """``host:port`` or ``[v6 address]:port``.
+    """Read ``host:port`` or ``[v6 address]:port``.
 
     Raises:
-        PydanticCustomError: it is neither; where another spelling is meant, the fix is one that is accepted.
+        PydanticCustomError: the value is neither. The fix is a valid spelling if the value resembles one.
     """
     if isinstance(value, Endpoint):
         return value
     if not isinstance(value, str):
         is_port = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PORT
-        raise wrong("must be host:port", f'write it as "127.0.0.1:{value if is_port else EXAMPLE_PORT}"')
-    found = _endpoint_of(value)
+        raise shape_error(
+            "must be host:port", f'write it as "127.0.0.1:{value if is_port else EXAMPLE_PORT}"'
+        )
+    found = _read_endpoint(value)
     if isinstance(found, Endpoint):
         return found
     rule, fix = found
-    meant = _meant_endpoint(value)
+    suggestion = _suggest_endpoint(value)
     if "," in value:
-        first = _meant_endpoint(value.partition(",")[0]) or f"kafka-1:{EXAMPLE_PORT}"
-        raise wrong("is more than one address", f'write each one in a place of its own, such as "{first}"')
-    raise wrong(rule, fix if meant is None else f'write it as "{meant}"')
+        first = _suggest_endpoint(value.partition(",")[0]) or f"kafka-1:{EXAMPLE_PORT}"
+        fix = f'write each address as a separate value, such as "{first}"'
+        raise shape_error("is more than one address", fix)
+    raise shape_error(rule, fix if suggestion is None else f'write it as "{suggestion}"')
 
 
-def _endpoint_of(text: str) -> Endpoint | tuple[str, str]:
-    """The endpoint, or the rule that the text breaks and what to do where no other spelling is meant."""
+def _read_endpoint(text: str) -> Endpoint | tuple[str, str]:
+    """The endpoint; or the rule that the text breaks, and a fix for text that resembles no endpoint."""
     scheme = _SCHEME.match(text)
     if scheme:
         return f"must be host:port, without {scheme[0]}", f'write it as "kafka-1:{EXAMPLE_PORT}"'
@@ -94,13 +97,14 @@ def _endpoint_of(text: str) -> Endpoint | tuple[str, str]:
     if not re.fullmatch(r"[0-9]{1,9}", port_text):
         return "port must be a number", "write digits after the last colon"
     if not 1 <= int(port_text) <= MAX_PORT:
-        return "port must be 1..65535", "use a port below 65536 and above 0"
+        return "port must be 1..65535", "use a port from 1 to 65535"
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         if not _is_ipv6(host):
-            return "only an IPv6 address stands in brackets", f'write it as "[::1]:{port_text}", or as a name'
+            rule = "only an IPv6 address may be in brackets"
+            return rule, f'write it as "[::1]:{port_text}", or as a name'
     elif _is_ipv6(host.strip("[]")):
-        return "an IPv6 address stands in brackets", f'write it as "[{host}]:{port_text}"'
+        return "an IPv6 address must be in brackets", f'write it as "[{host}]:{port_text}"'
     elif not _HOST.fullmatch(host):
         return (
             "host must be a name or an address",
@@ -118,8 +122,8 @@ def _is_ipv6(text: str) -> bool:
         return False
 
 
-def _meant_endpoint(text: str) -> str | None:
-    """What is probably meant by a text that is no endpoint: an endpoint, or None."""
+def _suggest_endpoint(text: str) -> str | None:
+    """The valid endpoint that a wrong text resembles; None if it resembles none."""
     bare = _SCHEME.sub("", text.strip().strip("'\""), count=1)
     bare = re.sub(r"(:[0-9]+)[/?#].*$", r"\1", bare).rstrip("/").rpartition("@")[2]
     host, _, port_text = bare.rpartition(":")
@@ -131,33 +135,33 @@ def _meant_endpoint(text: str) -> str | None:
         f"[{inside}]:{EXAMPLE_PORT}",
         f"{inside}:{EXAMPLE_PORT}",
     )
-    return next((each for each in candidates if isinstance(_endpoint_of(each), Endpoint)), None)
+    return next((each for each in candidates if isinstance(_read_endpoint(each), Endpoint)), None)
 
 
 def _name(value: object) -> str:
     if not isinstance(value, str):
-        raise wrong("must be text", "put it in quotes")
+        raise shape_error("must be text", "put it in quotes")
     if not _NAME.fullmatch(value):
-        raise wrong(
+        raise shape_error(
             "must be 1 to 63 letters, digits, dots, dashes or underscores",
-            "start with a letter or a digit, and leave out the rest",
+            "start with a letter or a digit, and remove all other characters",
         )
     return value
 
 
 def _topic_prefix(value: object) -> str:
     if not isinstance(value, str):
-        raise wrong("must be text", "put it in quotes")
+        raise shape_error("must be text", "put it in quotes")
     if not _TOPIC_PREFIX.fullmatch(value):
-        raise wrong(
+        raise shape_error(
             "must be 1 to 200 letters, digits, dots, dashes or underscores",
-            "use what Kafka allows in the name of a topic",
+            "use the characters that Kafka allows in topic names",
         )
     return value
 
 
-def name_problem(value: str) -> tuple[str, str] | None:
-    """Rule and fix where a key is no name; None where it is one."""
+def check_name(value: str) -> tuple[str, str] | None:
+    """Rule and fix for a key that is not a valid name; None if the key is valid."""
     try:
         _name(value)
     except PydanticCustomError as error:
@@ -167,15 +171,15 @@ def name_problem(value: str) -> tuple[str, str] | None:
 
 def _member_path(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise wrong("must be the path of a file", "put it in quotes")
+        raise shape_error("must be the path of a file", "put it in quotes")
     if re.search(r"[{}]", value.replace(PROXY_ID, "")):
-        raise wrong(f"braces may hold nothing but {PROXY_ID}", f"write {PROXY_ID}, or ${{NAME}}")
+        raise shape_error(f"braces may contain only {PROXY_ID}", f"write {PROXY_ID}, or ${{NAME}}")
     return value
 
 
 def _collector(value: object) -> str:
     if not isinstance(value, str):
-        raise wrong("must be text", "put it in quotes")
+        raise shape_error("must be text", "put it in quotes")
     fix = "write it as http://127.0.0.1:4318"
     try:
         url = urlsplit(value)
@@ -183,31 +187,35 @@ def _collector(value: object) -> str:
     except ValueError:
         right = False
     if not right or re.search(r"[^!-~]", value):
-        raise wrong("must be the URL of a collector", fix)
+        raise shape_error("must be the URL of a collector", fix)
     if url.query or url.fragment or url.path.rstrip("/").endswith(TRACES_PATH):
-        raise wrong(f"must be what stands before {TRACES_PATH}", fix)
+        raise shape_error(f"must be the URL without {TRACES_PATH} and without a query", fix)
     return value
 
 
 def _broker_host(value: object) -> str:
     if not isinstance(value, str):
-        raise wrong("must be text", "put it in quotes")
+        raise shape_error("must be text", "put it in quotes")
     host = value.replace(BROKER_ID, "1", 1).replace(PROXY_ID, "p")
     if BROKER_ID not in value or not _HOST.fullmatch(host):
-        rule = f"must be a host name with {BROKER_ID} in it, once"
-        raise wrong(rule, f"write broker-{BROKER_ID}.{PROXY_ID}.kafka.example")
+        rule = f"must be a host name that contains {BROKER_ID} once"
+        raise shape_error(rule, f"write broker-{BROKER_ID}.{PROXY_ID}.kafka.example")
     return value
 
 
 def _broker_ids(value: object) -> object:
     if not isinstance(value, dict):
-        raise wrong("must be a map of broker id to port offset", "write {1001: 0, 2001: 1}")
+        raise shape_error("must be a map of broker id to port offset", "write {1001: 0, 2001: 1}")
     pairs: dict[int, int] = {}
     for key, offset in value.items():
         if not re.fullmatch(r"[0-9]{1,10}", key) or int(key) > MAX_BROKER_ID:
-            raise wrong(f"broker id {key!r} must be 0..{MAX_BROKER_ID}", "use the node.id of the broker")
+            raise shape_error(
+                f"broker id {key!r} must be 0..{MAX_BROKER_ID}", "use the node.id of the broker"
+            )
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= 65534:
-            raise wrong(f"offset of broker {key} must be 0..65534", "count from first_port: 0, 1, 2 ...")
+            raise shape_error(
+                f"offset of broker {key} must be 0..65534", "count from first_port: 0, 1, 2 ..."
+            )
         pairs[int(key)] = offset
     return pairs
 
@@ -221,7 +229,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Shape(BaseModel):
-    """Base of the shapes: unknown fields and implicit conversions are mistakes."""
+    """Base of all shapes: unknown fields and implicit conversions are mistakes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -244,7 +252,7 @@ class MemberShape(Shape):
     data_dir: Annotated[str, Field(min_length=1)] | None = None
     workers: Annotated[int, BeforeValidator(count_workers), Field(ge=1, le=MAX_WORKERS)] = 1
     listeners: dict[str, Any] | None = None
-    """Each one is validated by itself, as a ``ListenerShape``."""
+    """Each listener is validated separately, as a ``ListenerShape``."""
 
 
 class IdentitiesShape(Shape):
@@ -273,7 +281,7 @@ class ListenerTlsShape(Shape):
 class AdminShape(Shape):
     tls: dict[str, Any] | None = None
     tokens: Any = None
-    """Validated where a value that is wrong is not shown: it may be a token."""
+    """Validated outside this module, where errors do not show the value: the value may be a token."""
     open_to_read: bool = False
 
 
@@ -302,7 +310,7 @@ class SaslShape(Shape):
     mechanism: SaslMechanism | None = None
     username: Annotated[str, Field(min_length=1)] | None = None
     password: Any = None
-    """Looked at by ``secrets.py``, which shows nothing of it; so is the token."""
+    """Validated in ``secrets.py``, which shows neither the password nor the token in errors."""
     token: Any = None
 
 
@@ -318,13 +326,13 @@ _BALANCE: Final = BalanceSettings()
 class EventsShape(Shape):
     topic_prefix: TopicPrefix = _EVENTS.topic_prefix
     replication_factor: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = _EVENTS.replication_factor
-    spool_bytes: Annotated[int, Field(ge=LEAST_SPOOL_BYTES, le=2**40)] = _EVENTS.spool_bytes
+    spool_bytes: Annotated[int, Field(ge=MIN_SPOOL_BYTES, le=2**40)] = _EVENTS.spool_bytes
 
 
 class TracingShape(Shape):
     endpoint: Collector | None = None
     headers: Any = None
-    """Validated where a value that is wrong is not shown: it may be a token."""
+    """Validated outside this module, where errors do not show the value: the value may be a token."""
 
 
 class BalanceShape(Shape):
@@ -341,7 +349,7 @@ class FleetShape(Shape):
     limits: dict[str, Any] | None = None
     peer_tls: dict[str, Any] | None = None
     listener_tls: dict[str, Any] | None = None
-    """Each one is validated by itself, as a ``ListenerTlsShape``."""
+    """Each section is validated separately, as a ``ListenerTlsShape``."""
     admin: dict[str, Any] | None = None
     upstream: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
@@ -356,7 +364,7 @@ _RATE: Any = Annotated[int, Field(ge=1, le=1_000_000)]
 _BYTE_RATE: Any = Annotated[int, Field(ge=65_536, le=2**40)]
 _CONNECTIONS: Any = Annotated[int, Field(ge=1, le=1_000_000)]
 _BACKLOG: Any = Annotated[int, Field(ge=1, le=65_535)]
-_BY_UNIT: Final = {
+_TYPE_BY_SUFFIX: Final = {
     "_s": _SECONDS,
     "_bytes": _BYTES,
     "_bytes_per_second": _BYTE_RATE | None,
@@ -365,13 +373,16 @@ _BY_UNIT: Final = {
     "_per_source": _CONNECTIONS | None,
     "_backlog": _BACKLOG,
 }
-"""By the end of a field's name; the first that fits."""
+"""The type of a field by the end of its name; the first match counts."""
 
 
 def _shape_of(settings: type[Timing] | type[Limits]) -> type[Shape]:
-    """The shape with field by field what a dataclass has, so that the two cannot drift apart."""
+    """A shape with the fields of a dataclass, so that the two cannot drift apart."""
     definitions: dict[str, Any] = {
-        item.name: (next(kind for unit, kind in _BY_UNIT.items() if item.name.endswith(unit)), item.default)
+        item.name: (
+            next(kind for unit, kind in _TYPE_BY_SUFFIX.items() if item.name.endswith(unit)),
+            item.default,
+        )
         for item in fields(settings)
     }
     return create_model(f"{settings.__name__}Shape", __base__=Shape, **definitions)
@@ -380,9 +391,9 @@ def _shape_of(settings: type[Timing] | type[Limits]) -> type[Shape]:
 TimingShape: Final = _shape_of(Timing)
 LimitsShape: Final = _shape_of(Limits)
 
-_MUST_BE: Final = {
+_TYPE_RULES: Final = {
     "int_type": ("must be a whole number", "write digits without quotes"),
-    "int_from_float": ("must be a whole number", "leave out the fraction"),
+    "int_from_float": ("must be a whole number", "remove the fraction"),
     "float_type": ("must be a number of seconds", "write a number such as 0.5, without quotes"),
     "finite_number": ("must be finite", "write a number such as 0.5"),
     "bool_type": ("must be true or false", "write true or false, without quotes"),
@@ -391,7 +402,7 @@ _MUST_BE: Final = {
     "dict_type": ("must be a map", "write `name: value` lines below it"),
     "model_type": ("must be a map", "write `name: value` lines below it"),
     "list_type": ("must be a list", "write [kafka-1:9092, kafka-2:9092], or one `- kafka-1:9092` line each"),
-    "literal_error": ("is none of the values that there are", "see docs/configuration.md"),
+    "literal_error": ("is not an allowed value", "see docs/configuration.md"),
     "too_short": ("must not be empty", "write at least one entry"),
 }
 
@@ -402,12 +413,12 @@ def _explain(error: ErrorDetails, known: tuple[str, ...]) -> tuple[str, str]:
         return str(context["rule"]), str(context["fix"])
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
-        fix = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
-        return "there is no such setting", fix
+        fix = f"did you mean {close[0]}?" if close else f"use one of: {', '.join(known)}"
+        return "is not a known setting", fix
     for bound, sign in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         if bound in context:
             return f"must be {sign} {context[bound]:.12g}", f"use a value {sign} {context[bound]:.12g}"
-    return _MUST_BE.get(error["type"], (error["msg"].lower(), "see docs/configuration.md"))
+    return _TYPE_RULES.get(error["type"], (error["msg"].lower(), "see docs/configuration.md"))
 
 
 ShapeT = TypeVar("ShapeT", bound=Shape)
@@ -416,20 +427,20 @@ ShapeT = TypeVar("ShapeT", bound=Shape)
 def check_shape(
     shape: type[ShapeT], value: Value, path: Path, document: Document
 ) -> tuple[ShapeT, frozenset[str]]:
-    """Validates one map of the file and reports what is wrong in it.
+    """Validate one map of the file and report the mistakes in it.
 
-    Returns: the fields that are right (the others as if absent), and the names of those that are wrong
+    Returns: the shape without its wrong fields, and the names of the wrong fields
     """
     if not isinstance(value, dict):
-        document.report(path, value, *_MUST_BE["dict_type"])
+        document.report(path, value, *_TYPE_RULES["dict_type"])
         return shape(), frozenset(shape.model_fields)
     try:
         return shape.model_validate(value), frozenset()
     except ValidationError as error:
-        bad = frozenset(str(each["loc"][0]) for each in error.errors() if each["loc"])
+        wrong = frozenset(str(each["loc"][0]) for each in error.errors() if each["loc"])
         for each in error.errors():
             where = (*path, *(str(part) for part in each["loc"]))
             shown = None if each["type"] == "extra_forbidden" else each["input"]
             document.report(where, shown, *_explain(each, tuple(shape.model_fields)))
-    right = {key: inner for key, inner in value.items() if key not in bad}
-    return shape.model_validate(right), bad
+    right = {key: inner for key, inner in value.items() if key not in wrong}
+    return shape.model_validate(right), wrong

@@ -1,6 +1,7 @@
-"""Secrets: the configuration says in which file, or in which variable, one is, and never holds it.
+"""Secrets: the configuration names the file or the environment variable of a secret, never the secret itself.
 
-So settings may be shown, logged and given to child processes; who needs a secret reads it then.
+Settings can therefore be shown, logged and passed to child processes. A process reads a secret when it needs
+the secret.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from fleet.core.file_faults import encoding_fault, read_fault
 
 _BOM: Final = "\ufeff"
 MAX_SECRET_BYTES: Final = 16_384
-"""Tokens that name many groups are long."""
+"""Large enough for tokens that list many groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where a secret is.
+    """The place of a secret.
 
     Args:
-        file: an absolute path; None where it is in the environment.
-        env: the name of a variable; None where it is in a file.
-        path, line: where the configuration says so, for what is wrong with it.
+        file: an absolute path; None if the secret is in the environment.
+        env: the name of a variable; None if the secret is in a file.
+        path, line: the field and its line in the configuration, for errors.
     """
 
     file: FilePath | None
@@ -38,33 +39,34 @@ class Secret:
 
     @property
     def where(self) -> str:
-        """In words for an operator."""
+        """The place of the secret in text for an operator: a path, or the name of a variable after ``$``."""
         return f"${self.env}" if self.file is None else str(self.file)
 
-    def is_here(self, environ: Mapping[str, str] = os.environ) -> bool:
-        """Whether the variable is set, or the file may be opened; what is wrong with it, ``read`` says."""
+    def is_available(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether the variable is set, or the file can be opened. ``read`` checks the rest."""
         return self.env in environ if self.file is None else os.access(self.file, os.R_OK)
 
     def read(self, source: str, environ: Mapping[str, str] = os.environ) -> str:
-        """The secret as it is now, without the line break at its end.
+        """The current secret, without the line break at its end.
 
         Args:
-            source: what errors call the configuration file.
+            source: the name of the configuration file in errors.
         Raises:
-            ConfigError: there is none, or the wrong people may read it; in one line, without the secret.
+            ConfigError: the secret is missing or malformed, or other users can read its file. The error is
+                one line and does not contain the secret.
         """
         if self.file is None:
             text = environ.get(self.env or "", "")
             if not text:
-                raise self._wrong(source, "is not set, or empty", f"set the variable {self.env}")
+                raise self._error(source, "is not set or empty", f"set the variable {self.env}")
             if text.startswith(_BOM):
-                raise self._wrong(source, "begins with a byte-order mark", "set it without this character")
+                raise self._error(source, "begins with a byte-order mark", "remove this character")
         else:
             text = self._read_file(self.file, source).rstrip("\r\n")
             if not text:
-                raise self._wrong(source, "is empty", "write the secret into it")
+                raise self._error(source, "is empty", "write the secret into this file")
         if not text.isprintable():
-            raise self._wrong(source, "is not one line of text", "write nothing but the secret")
+            raise self._error(source, "must be one line of text", "write only the secret")
         return text
 
     def _read_file(self, file: FilePath, source: str) -> str:
@@ -73,27 +75,28 @@ class Secret:
                 status = os.fstat(opened.fileno())
                 raw = opened.read(MAX_SECRET_BYTES + 1)
         except (OSError, ValueError) as error:
-            raise self._wrong(source, *read_fault(error)) from None
-        # Of another owner, as what Kubernetes and systemd put there, the group may be this process's own.
+            raise self._error(source, *read_fault(error)) from None
+        # Kubernetes and systemd place files of another owner, which this process reads through its group.
         forbidden = 0o077 if status.st_uid == os.geteuid() else 0o037
         if stat.S_ISREG(status.st_mode) and status.st_mode & forbidden:
-            raise self._wrong(source, "nobody but its owner may read it", f"chmod 600 {file}")
+            raise self._error(source, "must be readable only by its owner", f"run `chmod 600 {file}`")
         if len(raw) > MAX_SECRET_BYTES:
-            raise self._wrong(source, f"is above {MAX_SECRET_BYTES} bytes", "is it the right file?")
+            fix = "check that it is the right file"
+            raise self._error(source, f"is larger than {MAX_SECRET_BYTES} bytes", fix)
         fault = encoding_fault(raw)
         if fault is not None:
-            raise self._wrong(source, *fault)
+            raise self._error(source, *fault)
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            raise self._wrong(source, "is not UTF-8 text", "is it the right file?") from None
+            raise self._error(source, "is not UTF-8 text", "check that it is the right file") from None
 
-    def _wrong(self, source: str, rule: str, fix: str) -> ConfigError:
+    def _error(self, source: str, rule: str, fix: str) -> ConfigError:
         return ConfigError(Problem(self.line, self.path, self.where, rule, fix).text(source))
 
 
 def find_secrets(settings: object) -> Iterator[Secret]:
-    """Every secret that settings name, however deep."""
+    """Every secret in settings, at any depth."""
     if isinstance(settings, Secret):
         yield settings
     elif is_dataclass(settings):
@@ -107,13 +110,14 @@ def find_secrets(settings: object) -> Iterator[Secret]:
             yield from find_secrets(value)
 
 
-def secret(value: Value, path: Path, base: FilePath, document: Document) -> Secret | None:
-    """A field that is ``{file: PATH}`` or ``{env: NAME}``; None where it is neither, which is reported.
-
-    What stands there is not shown: it may be a secret.
+def parse_secret(value: Value, path: Path, base: FilePath, document: Document) -> Secret | None:
+    """Read a field that must be ``{file: PATH}`` or ``{env: NAME}``.
 
     Args:
         base: the directory that relative paths start from; absolute.
+
+    Returns: the place of the secret; None for any other value, which is reported but not shown, because it
+        may be the secret itself
     """
     if isinstance(value, dict) and len(value) == 1:
         where, line = next(iter(value.values())), document.line(path)
@@ -122,6 +126,7 @@ def secret(value: Value, path: Path, base: FilePath, document: Document) -> Secr
                 return Secret(FilePath(os.path.normpath(base / where)), None, path, line)
             if "env" in value:
                 return Secret(None, where, path, line)
-    fix = "write {file: PATH}, of a file that nobody else may read, or {env: NAME}"
-    document.report(path, None, "a secret is not written here, but where it is", fix)
+    fix = "use a file that only its owner can read, or an environment variable"
+    rule = "must be `{file: PATH}` or `{env: NAME}`, not the secret itself"
+    document.report(path, None, rule, fix)
     return None

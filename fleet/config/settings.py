@@ -1,4 +1,4 @@
-"""The settings of a whole fleet as frozen values, and what their shape survives."""
+"""The settings of a whole fleet as frozen values, and the failures that such a fleet tolerates."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PRIVATE_FOLDER = "member"
 TRACES_PATH: Final = "/v1/traces"
 """Source: the specification of OTLP/HTTP."""
 PROXY_ID = "{proxy_id}"
-"""In paths of certificates and keys: the member that they are read for."""
+"""Placeholder in paths of certificates and keys: the id of the member that reads them."""
 
 
-ASK_SHARE: Final = 0.5
-"""The part of ``freeze_timeout_s`` after which the supervisor asks a child of which it has seen nothing."""
+CHILD_PING_SHARE: Final = 0.5
+"""The share of ``freeze_timeout_s`` after which the supervisor pings a child that shows no sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Every period and time-out of a member, in seconds; described in ``docs/configuration.md``."""
+    """Every period and time-out of a member, in seconds. ``docs/configuration.md`` describes each field."""
 
     heartbeat_s: float = 0.1
     suspect_after_s: float = 0.8
@@ -52,16 +52,16 @@ class Timing:
     leader_fallback_s: float = 0.5
 
     @property
-    def ask_child_after_s(self) -> float:
-        """Without a sign of life from a child; it has the rest of ``freeze_timeout_s`` to answer."""
-        return self.freeze_timeout_s * ASK_SHARE
+    def ping_child_after_s(self) -> float:
+        """Silence of a child before it is pinged. It has the rest of ``freeze_timeout_s`` to answer."""
+        return self.freeze_timeout_s * CHILD_PING_SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may take of one member; described in ``docs/configuration.md``.
+    """The resources that clients may use at one member. ``docs/configuration.md`` describes each field.
 
-    ``max_connections`` is None for as many as there may be files open for; the others that are None are off.
+    ``max_connections`` None: as many as the limit of open files allows. Other fields: None turns a limit off.
     """
 
     max_request_bytes: int = 104_857_600
@@ -81,11 +81,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class EventsSettings:
-    """Where events go, and how much room there is for those that wait.
+    """The topics of events, and the size of the spool.
 
     Args:
-        topic_prefix: of every topic.
-        replication_factor: of topics that are made; None for as many as there are brokers, but three at most.
+        topic_prefix: the start of the name of every topic.
+        replication_factor: for topics that the fleet creates; None for the number of brokers, at most three.
+        spool_bytes: the room on disk for events that are not sent yet.
     """
 
     topic_prefix: str = "fleet."
@@ -95,12 +96,12 @@ class EventsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Where traces of what control does go.
+    """Where the control process sends its traces.
 
     Args:
-        endpoint: a collector that takes OTLP over HTTP; without the path of traces.
-        headers: what it is sent with each request, by name.
-        line: where the section stands in the file, for what is not installed.
+        endpoint: the URL of a collector that accepts OTLP over HTTP, without ``/v1/traces``.
+        headers: the headers of each request, by name.
+        line: the line of the section, for the error if OpenTelemetry is not installed.
     """
 
     endpoint: str
@@ -109,18 +110,18 @@ class TracingSettings:
 
     @property
     def url(self) -> str:
-        """Where spans are posted."""
+        """The URL to which spans are posted."""
         return f"{self.endpoint.rstrip('/')}{TRACES_PATH}"
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """What makes two proxies equal.
+    """How identities are balanced between proxies.
 
     Args:
-        by: how many identities each has; or what passes them, as `fleet.weights` says.
-        min_gain: the part of the greatest load that a rebalance by weight has to take off it.
-        every_s: the least time between two rebalances by weight.
+        by: ``identities`` balances their number; ``weights`` balances traffic, from the topic of weights.
+        min_gain: the share of the highest load that a rebalance by weight must remove.
+        every_s: the minimum time between two rebalances by weight.
     """
 
     by: BalancedBy = "identities"
@@ -130,7 +131,7 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """A named way in to one member: what it binds and, apart from it, what it advertises."""
+    """A named listener of one member: the address that it binds and the address that it advertises."""
 
     name: str
     bind_host: str
@@ -140,7 +141,7 @@ class ListenerSettings:
     advertised_bootstrap_port: int
     advertised_first_port: int
     broker_host: str | None = None
-    """As of ``AdvertisedListener``: where it is given, the one socket is for all identities."""
+    """The host name template of ``AdvertisedListener``. If set, one socket serves all identities (SNI)."""
 
     @property
     def bootstrap(self) -> Endpoint:
@@ -162,7 +163,7 @@ class MemberSettings:
     rack: str | None
     voter: bool
     witness: bool
-    """It votes, and has no data plane."""
+    """The member votes and has no data plane."""
     peer: Endpoint
     admin: Endpoint
     data_dir: Path
@@ -171,16 +172,16 @@ class MemberSettings:
 
     @property
     def private_dir(self) -> Path:
-        """The folder in ``data_dir`` that only its user may enter: all that it writes is there."""
+        """The folder in ``data_dir`` that only the member's user can enter. All its files are there."""
         return self.data_dir / PRIVATE_FOLDER
 
     @property
     def control_socket(self) -> Path:
-        """The Unix socket on which its workers reach its control process."""
+        """The Unix socket on which the workers reach the control process."""
         return self.private_dir / CONTROL_SOCKET
 
     def advertised(self, settings: Settings) -> Member:
-        """The member as it enters the replicated state: up, and of no particular incarnation."""
+        """The member as it enters the replicated state: up, without an incarnation."""
         return Member(
             proxy_id=self.proxy_id,
             rack=self.rack,
@@ -191,7 +192,7 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeerTlsFiles:
-    """The three files that one member's links are made with; PEM."""
+    """The three PEM files for the links of one member."""
 
     ca: Path
     certificate: Path
@@ -200,10 +201,10 @@ class PeerTlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class PeerTlsSettings:
-    """Where members have the certificates of their links; ``{proxy_id}`` in a path is a member's id.
+    """The certificates for links between members. ``{proxy_id}`` in a path is the id of a member.
 
     Args:
-        lines: where each field stands in the file, for what is wrong with the certificates themselves.
+        lines: the line of each field, for errors in the certificates.
     """
 
     ca: Path
@@ -214,7 +215,7 @@ class PeerTlsSettings:
     def files(self, proxy_id: ProxyId) -> PeerTlsFiles:
         """The files of one member."""
         paths = (self.ca, self.certificate, self.key)
-        return PeerTlsFiles(*(_of(path, proxy_id) for path in paths))
+        return PeerTlsFiles(*(_member_file(path, proxy_id) for path in paths))
 
 
 ClientCertificates: TypeAlias = Literal["none", "allowed", "required"]
@@ -224,14 +225,15 @@ TlsVersion: TypeAlias = Literal["1.2", "1.3"]
 
 @dataclass(frozen=True, slots=True)
 class ListenerTlsSettings:
-    """How clients are met at one listener; ``{proxy_id}`` in a path is a member's id.
+    """TLS of one listener. ``{proxy_id}`` in a path is the id of a member.
 
     Args:
-        client_ca: who may issue certificates of clients.
-        client_certificates: whether clients are asked for one, and whether they have to have one.
-        ciphers: for TLS 1.2, as OpenSSL writes a list; None for OpenSSL's own choice.
-        probe_certificate, probe_key: what members show each other where clients need a certificate.
-        lines: where each field stands in the file.
+        certificate, key: the certificate that clients see, and its key.
+        client_ca: the authorities that may issue certificates of clients.
+        client_certificates: whether clients may, or must, present a certificate.
+        ciphers: for TLS 1.2, as an OpenSSL cipher list; None for OpenSSL's default.
+        probe_certificate, probe_key: what members present to each other if clients must have a certificate.
+        lines: the line of each field, for errors.
     """
 
     certificate: Path
@@ -246,13 +248,13 @@ class ListenerTlsSettings:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that there are, by field."""
-        named = ((name, getattr(self, name)) for name in LISTENER_TLS_FILES)
-        return {name: path for name, path in named if path is not None}
+        """The configured files, by field."""
+        fields = ((name, getattr(self, name)) for name in LISTENER_TLS_FILES)
+        return {name: path for name, path in fields if path is not None}
 
-    def of(self, proxy_id: ProxyId) -> ListenerTlsSettings:
-        """The same with the paths of one member."""
-        own = {name: _of(path, proxy_id) for name, path in self.files.items()}
+    def for_member(self, proxy_id: ProxyId) -> ListenerTlsSettings:
+        """These settings with the paths of one member."""
+        own = {name: _member_file(path, proxy_id) for name, path in self.files.items()}
         return replace(
             self,
             certificate=own["certificate"],
@@ -266,17 +268,17 @@ class ListenerTlsSettings:
 LISTENER_TLS_FILES: Final = ("certificate", "key", "client_ca", "probe_certificate", "probe_key")
 
 
-def _of(path: Path, proxy_id: ProxyId) -> Path:
+def _member_file(path: Path, proxy_id: ProxyId) -> Path:
     return Path(str(path).replace(PROXY_ID, proxy_id))
 
 
 @dataclass(frozen=True, slots=True)
 class AdminTlsSettings:
-    """What the admin addresses answer with; ``{proxy_id}`` in a path is a member's id.
+    """TLS of the admin addresses. ``{proxy_id}`` in a path is the id of a member.
 
     Args:
-        ca: who has issued the certificates, for commands that verify them; None for whom the system believes.
-        lines: where each field stands in the file.
+        ca: the authorities by which commands verify the certificates; None for those of the system.
+        lines: the line of each field, for errors.
     """
 
     ca: Path | None
@@ -286,18 +288,19 @@ class AdminTlsSettings:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that there are, by field."""
+        """The configured files, by field."""
         own = {"certificate": self.certificate, "key": self.key}
         return own if self.ca is None else {"ca": self.ca, **own}
 
-    def of(self, proxy_id: ProxyId) -> AdminTlsSettings:
-        """The same with the paths of one member."""
-        return replace(self, certificate=_of(self.certificate, proxy_id), key=_of(self.key, proxy_id))
+    def for_member(self, proxy_id: ProxyId) -> AdminTlsSettings:
+        """These settings with the paths of one member."""
+        certificate = _member_file(self.certificate, proxy_id)
+        return replace(self, certificate=certificate, key=_member_file(self.key, proxy_id))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """Where the two tokens of the admin addresses are: who has ``write`` may read, too."""
+    """The places of the two tokens of the admin addresses. ``write`` also allows reading."""
 
     read: Secret
     write: Secret
@@ -305,12 +308,12 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """How members' admin addresses are secured.
+    """Security of the admin addresses.
 
     Args:
         tls: None for plain HTTP.
-        tokens: None where everybody may read, and write on loopback.
-        open_to_read: whether that is meant where an address is not loopback.
+        tokens: None for read access without a token, and write access from loopback only.
+        open_to_read: allows read access without a token on addresses that are not loopback.
     """
 
     tls: AdminTlsSettings | None = None
@@ -320,13 +323,13 @@ class AdminSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTlsSettings:
-    """How brokers are verified, and what they are shown.
+    """TLS towards the brokers.
 
     Args:
-        ca: who may issue certificates of brokers; None for whom the system trusts.
-        certificate, key: what a broker that asks for a certificate is shown; both or neither.
-        check_hostname: whether a broker's certificate has to name the host that was dialled.
-        lines: where each field stands in the file, for what is wrong with the certificates themselves.
+        ca: the authorities that may issue certificates of brokers; None for those of the system.
+        certificate, key: what the fleet presents to a broker that requests a certificate; both or neither.
+        check_hostname: whether the certificate of a broker must name the dialled host.
+        lines: the line of each field, for errors in the certificates.
     """
 
     ca: Path | None
@@ -337,18 +340,18 @@ class UpstreamTlsSettings:
 
     @property
     def files(self) -> Mapping[str, Path]:
-        """The files, by field; those that are not given are left out."""
-        given = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
-        return {field: path for field, path in given.items() if path is not None}
+        """The configured files, by field."""
+        fields = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+        return {field: path for field, path in fields.items() if path is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """Who the fleet is to the brokers, on connections of its own; its clients are themselves.
+    """The credentials of the fleet's own connections to the brokers. Clients use their own credentials.
 
     Args:
-        username: None for OAUTHBEARER, where the token says who it is.
-        secret: the password, or for OAUTHBEARER the token.
+        username: None for OAUTHBEARER, because the token names the user.
+        secret: the password; for OAUTHBEARER the token.
     """
 
     mechanism: SaslMechanism
@@ -358,11 +361,11 @@ class SaslSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """The way to the brokers.
+    """The connections to the brokers.
 
     Args:
-        tls: None where they are spoken to in plaintext.
-        sasl: None where the fleet has no credentials.
+        tls: None for plaintext.
+        sasl: None if the fleet has no credentials.
     """
 
     tls: UpstreamTlsSettings | None = None
@@ -371,18 +374,18 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one configuration file says, validated as a whole.
+    """The content of one configuration file, validated as a whole.
 
     Args:
         members: in the order of the file.
-        peer_tls: None where the links between members are neither authenticated nor encrypted.
-        listener_tls: by the name of the listener; those that are not in it are plaintext.
-        admin: how the members' admin addresses are secured.
-        upstream: the way to the brokers.
-        events: None where none are sent.
-        tracing: None where no traces are.
-        balance: what makes two proxies equal.
-        source: the file, as it was named by the caller.
+        peer_tls: None if the links between members are neither authenticated nor encrypted.
+        listener_tls: by the name of the listener; other listeners are plaintext.
+        admin: security of the admin addresses.
+        upstream: the connections to the brokers.
+        events: None if no events are sent.
+        tracing: None if no traces are sent.
+        balance: how identities are balanced between proxies.
+        source: the file, as the caller named it.
     """
 
     fleet: str
@@ -401,7 +404,7 @@ class Settings:
     source: str = ""
 
     def member(self, proxy_id: ProxyId) -> MemberSettings:
-        """Settings of one member.
+        """The settings of one member.
 
         Raises:
             UnknownMember: the file has no such member.
@@ -410,7 +413,7 @@ class Settings:
             return self.members[proxy_id]
         except KeyError:
             known = ", ".join(self.members)
-            raise UnknownMember(f"{self.source}: no member {proxy_id!r}; members are {known}") from None
+            raise UnknownMember(f"{self.source}: no member {proxy_id!r}; use one of {known}") from None
 
     @property
     def voters(self) -> tuple[ProxyId, ...]:
@@ -418,7 +421,7 @@ class Settings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Every host by which the file names a member: for operators, for its peers and for clients."""
+        """Every host name or address of a member in the file: admin, peer and advertised ones."""
         return frozenset(
             host
             for member in self.members.values()
@@ -431,7 +434,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address cannot be reached from another machine."""
+    """Whether other machines cannot reach an address."""
     if host == "localhost":
         return True
     try:
@@ -441,7 +444,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IP address, and no name."""
+    """Whether a host is an IP address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -450,7 +453,7 @@ def is_address(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether binding it means every address of the machine."""
+    """Whether a host is the wildcard that binds every address of the machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -461,69 +464,69 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def survives(settings: Settings) -> tuple[str, ...]:
-    """What a fleet of this shape lives through, in sentences for an operator."""
+def describe_tolerance(settings: Settings) -> tuple[str, ...]:
+    """The failures that a fleet with these settings tolerates, in sentences for an operator."""
     voters = len(settings.voters)
     quorum = voters // 2 + 1
     spare = voters - quorum
     proxies = sum(1 for member in settings.members.values() if not member.witness)
-    said = [f"{_count(voters, 'voter')}, of which {quorum} must be alive to commit ownership"]
+    sentences = [f"{_count(voters, 'voter')}: ownership is committed while {quorum} of them are alive"]
     if spare == 0:
-        said.append("no voter may die without stopping commits; the survivors go on with what they know")
+        sentences.append("if one voter dies, commits stop; the other members continue with the last state")
     else:
-        said.append(f"any {_count(spare, 'voter')} may die and ownership can still be committed")
+        sentences.append(f"any {_count(spare, 'voter')} may die and ownership can still be committed")
     if proxies == 1:
-        said.append("one proxy: when it dies, clients wait until it is started again")
+        sentences.append("one proxy: if it dies, clients wait until it runs again")
     else:
-        said.append(
-            f"{proxies} proxies: the data plane survives the death of {proxies - 1}, because a single one "
-            "can stand for every broker"
+        sentences.append(
+            f"{proxies} proxies: the data plane tolerates the death of {proxies - 1}, because a single proxy "
+            "can own every broker"
         )
     witnesses = [proxy_id for proxy_id, member in settings.members.items() if member.witness]
     observers = [proxy_id for proxy_id, member in settings.members.items() if not member.voter]
     if witnesses:
-        said.append(f"vote without carrying traffic: {', '.join(witnesses)}")
+        sentences.append(f"witnesses, which vote and carry no traffic: {', '.join(witnesses)}")
     if observers:
-        said.append(f"carry traffic without a vote, and may die freely: {', '.join(observers)}")
-    return tuple(said)
+        sentences.append(
+            f"observers, which carry traffic, do not vote and may all die: {', '.join(observers)}"
+        )
+    return tuple(sentences)
 
 
 def advice(settings: Settings) -> tuple[str, ...]:
-    """What is allowed and probably not meant, in sentences for an operator."""
-    said = []
+    """Settings that are allowed but probably unintended, in sentences for an operator."""
+    sentences = []
     voters = len(settings.voters)
     if voters % 2 == 0:
-        said.append(
-            f"{voters} voters survive no more deaths than {voters - 1} would; "
-            "prefer an odd number (a member with `witness: true` is a vote without a data plane)"
+        sentences.append(
+            f"{voters} voters tolerate no more deaths than {voters - 1}; "
+            "prefer an odd number (a member with `witness: true` votes without a data plane)"
         )
     for proxy_id, member in settings.members.items():
         if not is_loopback(member.admin.host) and settings.admin.tokens is None:
-            said.append(
-                f"members.{proxy_id}.admin: {member.admin} is not loopback, so it is read-only there: "
-                "drain and undrain are refused, and whoever reaches it may read; admin.tls and admin.tokens "
-                "change that"
+            sentences.append(
+                f"members.{proxy_id}.admin: {member.admin} is not loopback and has no tokens, so anyone who "
+                "can reach it may read, and drain and undrain are refused; add admin.tls and admin.tokens"
             )
     sasl = settings.upstream.sasl
-    shown = {"PLAIN": "password", "OAUTHBEARER": "token"}
-    if sasl is not None and sasl.mechanism in shown and settings.upstream.tls is None:
+    exposed_secrets = {"PLAIN": "password", "OAUTHBEARER": "token"}
+    if sasl is not None and sasl.mechanism in exposed_secrets and settings.upstream.tls is None:
         exposed = [str(each) for each in settings.bootstrap_servers if not is_loopback(each.host)]
         if exposed:
-            said.append(
-                f"upstream.sasl: {sasl.mechanism} without TLS shows the {shown[sasl.mechanism]} to the "
-                f"network on the way to {', '.join(exposed)}; "
-                "add `tls: {}` to upstream, or use SCRAM-SHA-512"
+            sentences.append(
+                f"upstream.sasl: {sasl.mechanism} without TLS sends the {exposed_secrets[sasl.mechanism]} "
+                f"unencrypted to {', '.join(exposed)}; add `tls: {{}}` to upstream, or use SCRAM-SHA-512"
             )
     tracing = settings.tracing
     if tracing is not None and tracing.headers:
         url = urlsplit(tracing.endpoint)
         if url.scheme == "http" and not is_loopback(url.hostname or ""):
-            said.append(
-                f"tracing.headers: without TLS the network on the way to {url.netloc} reads them; "
+            sentences.append(
+                f"tracing.headers: headers are sent unencrypted to {url.netloc}; "
                 "use https, or a collector on this machine"
             )
     carriers = [member for member in settings.members.values() if not member.witness]
     without_rack = [member.proxy_id for member in carriers if member.rack is None]
     if without_rack and len(without_rack) < len(carriers):
-        said.append(f"some members have a rack and some have none: {', '.join(without_rack)}")
-    return tuple(said)
+        sentences.append(f"some members have no rack: {', '.join(without_rack)}; set `rack:` on all or none")
+    return tuple(sentences)

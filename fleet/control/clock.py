@@ -1,16 +1,12 @@
-"""The present moment, by the clocks of this machine."""
+"""The current time on the clocks of this machine."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from fleet.core.takeover import Moment
 
-if TYPE_CHECKING:
-    pass
-
 
 def moment() -> Moment:
-    """This instant on both clocks."""
+    """The current instant on the wall clock and the monotonic clock."""
     return Moment(time.time_ns() // 1_000_000, time.monotonic())

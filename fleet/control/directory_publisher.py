@@ -1,4 +1,4 @@
-"""The directory in force at this member: built from what is known, given to the workers, kept on disk."""
+"""The current directory of this member: built from the committed state, sent to workers, saved to disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core import directory
 from fleet.core.model import Broker, BrokerId, Directory, FleetState, Member, ProxyId
 from fleet.runtime import ipc
@@ -17,16 +17,17 @@ from fleet.runtime import ipc
 log = logging.getLogger(__name__)
 
 
-class Directories:
-    """Puts out a new directory whenever it would say something new.
+class DirectoryPublisher:
+    """Publishes a new directory whenever its content changes.
 
     Args:
-        me: this member as configured; None where it has no data plane.
-        workers: they get each one at once.
-        folder: the newest is in a file here, for a worker that starts while there is no control process.
+        me: this member as configured; None if it has no data plane.
+        workers: the channels to the workers, which receive each directory immediately.
+        folder: holds the file with the newest directory. A worker that starts while no control process runs
+            reads this file.
     """
 
-    def __init__(self, me: Member | None, workers: Workers, folder: Path) -> None:
+    def __init__(self, me: Member | None, workers: WorkerChannels, folder: Path) -> None:
         self._me = me
         self._workers = workers
         self._path = folder / ipc.DIRECTORY_FILE
@@ -34,27 +35,27 @@ class Directories:
         self.current = Directory()
 
     def publish(
-        self, state: FleetState, suspects: AbstractSet[ProxyId], brokers: Mapping[BrokerId, Broker]
+        self, state: FleetState, bypassed: AbstractSet[ProxyId], brokers: Mapping[BrokerId, Broker]
     ) -> None:
-        """Build the directory anew; nothing happens where it says what the last one said.
+        """Build the directory, and publish it if it differs from the current one.
 
         Args:
-            state: what is committed.
-            suspects: the members to advertise around.
-            brokers: all that this member knows of, committed or not.
+            state: the committed state.
+            bypassed: the members to bypass.
+            brokers: all brokers that this member knows, committed or not.
         """
-        newest = directory.build(state, suspects, self._me, self.current.revision, brokers)
+        newest = directory.build(state, bypassed, self._me, self.current.revision, brokers)
         if newest != self.current:
             self.current = replace(newest, revision=newest.revision + 1)
             self._workers.publish(self.current)
             self._changed.set()
 
     async def save(self) -> None:
-        """Keep the newest directory on disk; ends by cancellation only."""
+        """Save each new directory to disk until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
                 await asyncio.to_thread(ipc.write_directory, self._path, self.current)
             except OSError as error:
-                log.error("cannot save the directory in %s: %s", self._path, error)
+                log.error("cannot save the directory to %s: %s", self._path, error)

@@ -1,12 +1,12 @@
-"""What the leader proposes: state, reports and liveness in, commands out. Pure, with the clock passed in.
+"""The leader's proposals: state, reports and liveness in, commands out. Pure, with the clock passed in.
 
-It is level-triggered. Each call compares what is committed with what is observed, and asks for the
-difference; whoever becomes leader carries on where another one stopped, because nothing rests on what an
-earlier call saw but the times since when something holds.
+The leader is level-triggered. Each call compares the committed state with the observations, and proposes the
+difference. A new leader continues where the previous leader stopped, because the only memory of earlier
+calls is how long each condition has held.
 
-A command that was proposed is not proposed again for ``RETRY_S``, unless the state has changed so that
-another one is due. Ownership is computed from one generation, so there is no second one before the first has
-landed.
+The leader does not repeat a proposed command for ``PROPOSAL_RETRY_S``, unless a changed state requires a
+different command. Ownership is computed from one generation, so the leader proposes no second change of
+ownership before the first one is committed.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ from fleet.core.state import (
     OwnershipReason,
     split_ownership,
 )
-from fleet.core.weights import UNKNOWN, Weights
+from fleet.core.weights import UNKNOWN_WEIGHTS, Weights
 
-RETRY_S: Final = 1.0
-"""A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""
+PROPOSAL_RETRY_S: Final = 1.0
+"""A proposal without effect for this long counts as lost. Repeating a command does no harm."""
 
-STOPPING_BATCH_S: Final = 0.15
-"""Members that are stopped together must be seen together, before anything moves from one to the next."""
+STOPPING_BATCH_DELAY_S: Final = 0.15
+"""How long a member must have been stopping before it is committed as draining. Members that stop together
+must be seen together, before an identity moves from one to the next."""
 
-BROKER_GONE_S: Final = 60.0
-BROKERS_PER_COMMAND: Final = 100
-UNREACHABLE_PERIODS: Final = 2
-"""A broker counts as unreachable from a member after this many ``suspect_after_s``."""
+BROKER_REMOVAL_DELAY_S: Final = 60.0
+"""A broker that no member has listed for this long is removed."""
+MAX_BROKERS_PER_COMMAND: Final = 100
+BROKER_UNREACHABLE_PERIODS: Final = 2
+"""For how many ``suspect_after_s`` a broker must be unreachable from a member before it counts as such."""
 
 
 class LeaderTiming(Protocol):
-    """The part of the settings' timing that proposals go by."""
+    """The part of the settings' timing that proposals depend on."""
 
     @property
     def suspect_after_s(self) -> float: ...
@@ -68,7 +70,7 @@ class LeaderTiming(Protocol):
 
 
 class WeightBalance(Protocol):
-    """The part of the settings' balance that proposals go by."""
+    """The part of the settings' balance that proposals depend on."""
 
     @property
     def min_gain(self) -> float: ...
@@ -78,27 +80,27 @@ class WeightBalance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """What is committed and what is seen at one moment; the fields are those of `Leader.propose`."""
+    """The committed state and the observations at one moment; the fields are those of `Leader.propose`."""
 
     state: FleetState
     reports: Mapping[ProxyId, MemberReport]
-    live: Mapping[ProxyId, Liveness]
+    liveness: Mapping[ProxyId, Liveness]
     heard: AbstractSet[ProxyId]
     now_s: float
 
 
-class _Since:
-    """Since when each of some things has held without a break."""
+class _Durations:
+    """For how long each of some conditions has held without a break."""
 
     def __init__(self) -> None:
         self._since_s: dict[Hashable, float] = {}
 
-    def hold(self, now: Iterable[Hashable], now_s: float) -> None:
-        """Exactly these hold now."""
+    def update(self, now: Iterable[Hashable], now_s: float) -> None:
+        """Set the conditions that hold now; all others end."""
         self._since_s = {key: self._since_s.get(key, now_s) for key in now}
 
-    def for_s(self, key: Hashable, now_s: float) -> float:
-        """For how long; below zero where it does not hold."""
+    def duration_s(self, key: Hashable, now_s: float) -> float:
+        """For how long a condition has held; negative if it does not hold."""
         return now_s - self._since_s[key] if key in self._since_s else -1.0
 
 
@@ -111,11 +113,11 @@ class _Outstanding:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What an ownership was computed from; compared by identity, which is cheap and never wrongly equal."""
+    """The inputs of one computed ownership, compared by object identity: cheap, and never wrongly equal."""
 
     state: FleetState
     unreachable: frozenset[tuple[ProxyId, BrokerId]]
-    weighing: Weights | None
+    weights: Weights | None
     balanced: bool
 
     def covers(self, other: _Inputs) -> bool:
@@ -125,7 +127,7 @@ class _Inputs:
             and self.state.ownership is other.state.ownership
             and self.state.pins is other.state.pins
             and self.unreachable == other.unreachable
-            and self.weighing is other.weighing
+            and self.weights is other.weights
             and (self.balanced or not other.balanced)
         )
 
@@ -135,9 +137,9 @@ class Leader:
 
     Args:
         timing: the settings' timing.
-        voters: the members whose majority says who is down.
-        members: all that are configured; the first assignment waits for them.
-        balance: None where identities are balanced by their number.
+        voters: the members whose majority decides which member is down.
+        members: all configured members that may own; the first assignment waits for them.
+        balance: None if identities are balanced by number.
     """
 
     def __init__(
@@ -152,70 +154,73 @@ class Leader:
         self._weights: Mapping[BrokerId, float] | None = None
         self._voters = frozenset(voters)
         self._members = frozenset(members)
-        self._flaps = FlapDamper(timing.steady_after_s)
+        self._flap_damper = FlapDamper(timing.steady_after_s)
         self._moved_s = -inf
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: to be called while this member does not lead."""
+        """Forget the observations. Call it while this member does not lead."""
         self._leading_since_s: float | None = None
-        self._ready = _Since()
-        self._stopping = _Since()
-        self._missing = _Since()
-        self._cut = _Since()
-        self._settled = _Since()
+        self._ready = _Durations()
+        self._stopping = _Durations()
+        self._missing = _Durations()
+        self._replaceable = _Durations()
+        self._settled = _Durations()
         self._outstanding: dict[Hashable, _Outstanding] = {}
         self._ownership_until = (-1, 0.0)
-        self._done: _Inputs | None = None
-        self._weighing: Weights | None = None
-        self._weighed_s = 0.0
+        self._settled_inputs: _Inputs | None = None
+        self._current_weights: Weights | None = None
+        self._weights_taken_s = 0.0
 
-    def weigh(self, weights: Mapping[BrokerId, float]) -> None:
-        """What identities weigh has been said anew; to be told at every member, leading or not."""
+    def update_weights(self, weights: Mapping[BrokerId, float]) -> None:
+        """Set new weights of identities. Call it at every member, leader or not."""
         self._weights = weights
 
-    def committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
-        """A state has taken the place of another one; to be told at every member, leading or not."""
-        self._flaps.committed(before, after, now_s)
+    def on_committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
+        """Raft has committed ``after`` in place of ``before``. Call it at every member, leader or not."""
+        self._flap_damper.on_committed(before, after, now_s)
         if before.pins is not after.pins:
-            self._moved_s = -inf  # an operator's word does not wait
-        if any(_lost(owned, after.ownership.get(broker_id)) for broker_id, owned in before.ownership.items()):
+            self._moved_s = -inf  # a pin of an operator takes effect without a rest
+        if any(
+            _loses_owner(owned, after.ownership.get(broker_id))
+            for broker_id, owned in before.ownership.items()
+        ):
             self._moved_s = now_s
 
     def propose(
         self,
         state: FleetState,
         reports: Mapping[ProxyId, MemberReport],
-        live: Mapping[ProxyId, Liveness],
+        liveness: Mapping[ProxyId, Liveness],
         heard: AbstractSet[ProxyId],
         now_s: float,
     ) -> list[Command]:
-        """The commands to propose now, in this order; without id and time.
+        """The commands to propose now, in this order, without id and time.
 
         Args:
-            state: the newest that is committed here.
-            reports: the last one of each member whose link is up, this member's own included.
-            live: what this member holds of every one; of itself that it is up.
-            heard: the members whose heartbeats arrive here, this one included.
+            state: the newest state that is committed at this member.
+            reports: the last report of each member whose link is up, and of this member.
+            liveness: the liveness of every member as this member judges it; its own is UP.
+            heard: the members whose heartbeats arrive here, and this member.
         """
         if self._leading_since_s is None:
             self._leading_since_s = now_s
-        seen = _Observed(state, reports, live, heard, now_s)
+        seen = _Observed(state, reports, liveness, heard, now_s)
         self._observe(seen)
         if _whole_fleet_stops(seen):
-            # Nobody is left to take over, and the fleet shall come back as it was.
+            # No member is left to take over, and the fleet should come back with the same ownership.
             return []
-        wanted: dict[Hashable, Command] = {}
+        due: dict[Hashable, Command] = {}
         for proxy_id in sorted(state.members.keys() | reports.keys()):
-            command = self._member(proxy_id, seen)
+            command = self._member_command(proxy_id, seen)
             if command is not None:
-                wanted["member", proxy_id] = command
-        for command in self._brokers(seen):
-            wanted[_key(command)] = command
-        commands = self._new(wanted, now_s)
-        return commands + self._ownership(seen)
+                due["member", proxy_id] = command
+        for command in self._broker_commands(seen):
+            due[_key(command)] = command
+        commands = self._not_pending(due, now_s)
+        return commands + self._ownership_commands(seen)
 
-    # -- what holds, and since when ------------------------------------------------------------------------
+    # -- observations and their duration -------------------------------------------------------------------
 
     def _observe(self, seen: _Observed) -> None:
         state, reports, now_s = seen.state, seen.reports, seen.now_s
@@ -224,78 +229,78 @@ class Leader:
             for p, r in reports.items()
             if r.ready
             and not r.stopping
-            and seen.live.get(p) is Liveness.UP
+            and seen.liveness.get(p) is Liveness.UP
             and not self._is_suspected(p, reports)
         ]
-        self._ready.hold(up, now_s)
-        self._stopping.hold(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
+        self._ready.update(up, now_s)
+        self._stopping.update(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
         listed = {broker.broker_id for report in reports.values() for broker in report.brokers}
         missing = (state.brokers.keys() | state.ownership.keys()) - listed if listed else ()
-        self._missing.hold(missing, now_s)
+        self._missing.update(missing, now_s)
         able = {p for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible}
         lost_by = Counter(b for p in able for b in set(reports[p].unreachable))
-        # When a fault of all members ends, none may lose what it has for being the last to notice.
+        # When a fault of all members ends, the last member to notice must not lose its identities.
         replaceable = ((p, b) for p, r in reports.items() for b in r.unreachable if lost_by[b] < len(able))
-        self._cut.hold(replaceable, now_s)
+        self._replaceable.update(replaceable, now_s)
 
-    def _new(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
-        """Those that are not under way already."""
+    def _not_pending(self, due: Mapping[Hashable, Command], now_s: float) -> list[Command]:
+        """The due commands that are not proposed already, or whose proposal counts as lost."""
         new = []
         outstanding: dict[Hashable, _Outstanding] = {}
-        for key, command in wanted.items():
+        for key, command in due.items():
             before = self._outstanding.get(key)
             if before is None or before.command != command:
                 before = _Outstanding(command, now_s, now_s)
                 new.append(command)
-            elif now_s - before.last_s >= RETRY_S:
+            elif now_s - before.last_s >= PROPOSAL_RETRY_S:
                 before = replace(before, last_s=now_s)
                 new.append(command)
             outstanding[key] = before
         self._outstanding = outstanding
         return new
 
-    def _landing(self, now_s: float, kind: str = "") -> bool:
-        """Whether commands of a kind (all of them by default) are about to change the state.
+    def _has_pending(self, now_s: float, kind: str = "") -> bool:
+        """Whether proposed commands of a kind (all kinds by default) are about to change the state.
 
-        Those that have not done so for ``RETRY_S`` do not count: nothing may wait for them for ever.
+        A command without effect for ``PROPOSAL_RETRY_S`` does not count: no decision waits for it for ever.
         """
         return any(
-            now_s - each.first_s < RETRY_S
+            now_s - each.first_s < PROPOSAL_RETRY_S
             for each in self._outstanding.values()
             if each.command.kind.startswith(kind)
         )
 
     # -- members -------------------------------------------------------------------------------------------
 
-    def _member(self, proxy_id: ProxyId, seen: _Observed) -> Command | None:
-        """What is to be committed about one member."""
+    def _member_command(self, proxy_id: ProxyId, seen: _Observed) -> Command | None:
+        """The command that is due for one member; None if none is due."""
         now_s, committed, report = seen.now_s, seen.state.members.get(proxy_id), seen.reports.get(proxy_id)
-        believed = committed is not None and committed.status is not MemberStatus.DOWN
-        if committed is not None and believed and self._is_down(proxy_id, seen):
+        can_go_down = committed is not None and committed.status is not MemberStatus.DOWN
+        if committed is not None and can_go_down and self._is_down(proxy_id, seen):
             return MemberStatusChanged(proxy_id, MemberStatus.DOWN, committed.incarnation)
         if report is None:
             return None
         if report.stopping:
-            same_life = committed is not None and committed.incarnation == report.incarnation
-            if committed is None or not same_life or committed.status is not MemberStatus.UP:
+            is_same_life = committed is not None and committed.incarnation == report.incarnation
+            if committed is None or not is_same_life or committed.status is not MemberStatus.UP:
                 return None
-            if self._stopping.for_s((proxy_id, report.incarnation), now_s) < STOPPING_BATCH_S:
+            if self._stopping.duration_s((proxy_id, report.incarnation), now_s) < STOPPING_BATCH_DELAY_S:
                 return None
             return MemberStatusChanged(proxy_id, MemberStatus.DRAINING, committed.incarnation)
-        ready_for_s = self._ready.for_s((proxy_id, report.incarnation), now_s)
+        ready_for_s = self._ready.duration_s((proxy_id, report.incarnation), now_s)
         if ready_for_s < 0:
             return None
         member = replace(report.member, incarnation=report.incarnation, status=MemberStatus.UP)
         if committed is not None and committed.status is MemberStatus.UP:
             member = replace(member, drained=committed.drained)
             return None if member == committed else MemberUp(member)
-        # At the very first start there is nothing to disturb.
+        # At the very first start there is no ownership to disturb.
         first_start = committed is None and seen.state.generation == 0
-        steady_s = self._flaps.steady_s(proxy_id)
+        steady_s = self._flap_damper.steady_s(proxy_id)
         return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
     def _is_suspected(self, proxy_id: ProxyId, reports: Mapping[ProxyId, MemberReport]) -> bool:
-        """Whether a majority of all voters says so; its own word counts as well."""
+        """Whether a majority of all voters suspects the member; its own report "not ready" is a vote, too."""
         votes = [
             proxy_id in reports[voter].suspects or (voter == proxy_id and not reports[voter].ready)
             for voter in self._voters
@@ -304,9 +309,10 @@ class Leader:
         return self._are_majority(votes)
 
     def _is_down(self, proxy_id: ProxyId, seen: _Observed) -> bool:
-        """Whether it is to be committed: a member that is heard here is not down for want of ways to it.
+        """Whether to commit a member as down.
 
-        Of such a member it takes its own word, or the listeners that a majority has asked in vain.
+        A member whose heartbeats arrive here is not down just because others cannot reach it. To commit such
+        a member as down requires its own report "not ready", or failed probes of its listeners by a majority.
         """
         if not self._is_suspected(proxy_id, seen.reports):
             return False
@@ -323,75 +329,76 @@ class Leader:
 
     # -- brokers -------------------------------------------------------------------------------------------
 
-    def _brokers(self, seen: _Observed) -> list[Command]:
-        """Brokers that are new, moved or gone, in commands that fit the log."""
+    def _broker_commands(self, seen: _Observed) -> list[Command]:
+        """Commands for brokers that are new, moved or gone, each small enough for the log."""
         listed: dict[BrokerId, list[Broker]] = {}
         for _, report in sorted(seen.reports.items()):
             for broker in report.brokers:
                 if broker.broker_id >= 0 and is_address(broker.host, broker.port):
                     listed.setdefault(broker.broker_id, []).append(broker)
-        # While anybody still agrees with what is committed, two members that disagree must not make it flap.
+        # Two members that disagree must not make the committed address flap: it stays while any member
+        # reports it.
         new = [
             versions[0]
             for broker_id, versions in sorted(listed.items())
             if seen.state.brokers.get(broker_id) not in versions
         ]
         commands: list[Command] = [
-            BrokersSeen(tuple(new[start : start + BROKERS_PER_COMMAND]))
-            for start in range(0, len(new), BROKERS_PER_COMMAND)
+            BrokersSeen(tuple(new[start : start + MAX_BROKERS_PER_COMMAND]))
+            for start in range(0, len(new), MAX_BROKERS_PER_COMMAND)
         ]
         commands += [
             BrokerGone(broker_id)
             for broker_id in sorted(seen.state.brokers)
-            if self._missing.for_s(broker_id, seen.now_s) >= BROKER_GONE_S
+            if self._missing.duration_s(broker_id, seen.now_s) >= BROKER_REMOVAL_DELAY_S
         ]
         return commands
 
     # -- ownership -----------------------------------------------------------------------------------------
 
-    def _ownership(self, seen: _Observed) -> list[Command]:
+    def _ownership_commands(self, seen: _Observed) -> list[Command]:
         state, now_s = seen.state, seen.now_s
         unreachable = self._unreachable(seen)
         steady = self._is_steady(seen, unreachable)
         generation, proposed_s = self._ownership_until
-        if state.generation < generation and now_s - proposed_s < RETRY_S:
+        if state.generation < generation and now_s - proposed_s < PROPOSAL_RETRY_S:
             return []
-        # Of two members that die together, the second must not be given what the first one owned.
-        if not state.brokers or self._landing(now_s, "member"):
+        # If two members die together, the second must not get the identities of the first.
+        if not state.brokers or self._has_pending(now_s, "member"):
             return []
-        weighing = self._weighed(now_s)
-        inputs = _Inputs(state, unreachable, weighing, steady and not self._landing(now_s))
-        if self._done is not None and self._done.covers(inputs):
+        weights = self._weights_to_use(now_s)
+        inputs = _Inputs(state, unreachable, weights, steady and not self._has_pending(now_s))
+        if self._settled_inputs is not None and self._settled_inputs.covers(inputs):
             return []
         if state.ownership:
             after = take_over(state.members, state.brokers, state.ownership, state.pins, unreachable)
-            if state.ownership.keys() != after.keys() or _moved(state.ownership, after):
-                return self._change(state, after, _why_moved(state, after, unreachable), now_s)
+            if state.ownership.keys() != after.keys() or _changed_owners(state.ownership, after):
+                return self._change(state, after, _move_reason(state, after, unreachable), now_s)
             if not inputs.balanced:
-                self._done = inputs
+                self._settled_inputs = inputs
                 return []
-        elif self._landing(now_s) or not self._may_start(state, now_s):
+        elif self._has_pending(now_s) or not self._may_start(state, now_s):
             return []
-        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable, weighing)
+        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable, weights)
         if after == state.ownership:
-            self._done = inputs
+            self._settled_inputs = inputs
             return []
-        return self._change(state, after, _why_balanced(state, after), now_s)
+        return self._change(state, after, _balance_reason(state, after), now_s)
 
-    def _weighed(self, now_s: float) -> Weights | None:
-        """By what to balance; another one than last time only where that is long enough ago."""
+    def _weights_to_use(self, now_s: float) -> Weights | None:
+        """The weights to balance by, replaced by newer weights at most every ``balance.every_s``."""
         if self._balance is None:
             return None
         if self._weights is None:
-            return UNKNOWN
-        old = self._weighing is None or now_s - self._weighed_s >= self._balance.every_s
-        if self._weighing is None or (old and self._weighing.weights is not self._weights):
-            self._weighing = Weights(self._weights, self._balance.min_gain)
-            self._weighed_s = now_s
-        return self._weighing
+            return UNKNOWN_WEIGHTS
+        old = self._current_weights is None or now_s - self._weights_taken_s >= self._balance.every_s
+        if self._current_weights is None or (old and self._current_weights.weights is not self._weights):
+            self._current_weights = Weights(self._weights, self._balance.min_gain)
+            self._weights_taken_s = now_s
+        return self._current_weights
 
     def _may_start(self, state: FleetState, now_s: float) -> bool:
-        """Whether there may be a first ownership: over all members, or after a grace over those there are."""
+        """Whether to assign the first ownership: once all members are up, or with those up after a grace."""
         if not any(member.eligible for member in state.members.values()):
             return False
         up = {p for p, member in state.members.items() if member.status is MemberStatus.UP}
@@ -399,28 +406,29 @@ class Leader:
         return up >= self._members or now_s - leading_since_s >= self._timing.grace_s
 
     def _is_steady(self, seen: _Observed, unreachable: AbstractSet[tuple[ProxyId, BrokerId]]) -> bool:
-        """Whether who may own what, and who does, has been the same for long enough to balance over it.
+        """Whether eligibility, reachability and ownership have been stable for long enough to rebalance.
 
-        The second is for clients: librdkafka waits twice as long before it connects to a broker as the last
-        time, from reconnect.backoff.ms to .max.ms, unless that was more than .max.ms ago, ten seconds.
+        Ownership must rest for clients' sake. librdkafka doubles its wait before each connection to a broker,
+        from reconnect.backoff.ms to reconnect.backoff.max.ms (10 s), unless the last one is longer ago than
+        reconnect.backoff.max.ms.
         """
-        eligible = {p: seen.live.get(p) for p, member in seen.state.members.items() if member.eligible}
+        eligible = {p: seen.liveness.get(p) for p, member in seen.state.members.items() if member.eligible}
         key = (frozenset(eligible.items()), frozenset(unreachable))
-        self._settled.hold([key], seen.now_s)
-        # Members that have not been heard of since a cold start keep what they had.
-        unheard = any(liveness in (None, Liveness.UNKNOWN) for liveness in eligible.values())
+        self._settled.update([key], seen.now_s)
+        # After a cold start, members that have not been heard yet keep their identities.
+        unheard = any(each in (None, Liveness.UNKNOWN) for each in eligible.values())
         rested = seen.now_s - self._moved_s >= self._timing.rest_after_move_s
-        settled = self._settled.for_s(key, seen.now_s) >= self._timing.steady_after_s
+        settled = self._settled.duration_s(key, seen.now_s) >= self._timing.steady_after_s
         return not unheard and rested and settled
 
     def _unreachable(self, seen: _Observed) -> frozenset[tuple[ProxyId, BrokerId]]:
-        """Pairs that have been cut for a while in which somebody else could step in."""
-        steady_s = UNREACHABLE_PERIODS * self._timing.suspect_after_s
+        """Pairs of a member and a broker that it could not reach for a while, when another member could."""
+        steady_s = BROKER_UNREACHABLE_PERIODS * self._timing.suspect_after_s
         return frozenset(
             (proxy_id, broker_id)
             for proxy_id, report in seen.reports.items()
             for broker_id in report.unreachable
-            if self._cut.for_s((proxy_id, broker_id), seen.now_s) >= steady_s
+            if self._replaceable.duration_s((proxy_id, broker_id), seen.now_s) >= steady_s
         )
 
     def _change(
@@ -437,7 +445,7 @@ def _whole_fleet_stops(seen: _Observed) -> bool:
     serving = [
         report
         for proxy_id, report in seen.reports.items()
-        if report.member.listeners and seen.live.get(proxy_id) is Liveness.UP
+        if report.member.listeners and seen.liveness.get(proxy_id) is Liveness.UP
     ]
     return bool(serving) and all(report.stopping for report in serving)
 
@@ -446,24 +454,26 @@ def _key(command: Command) -> Hashable:
     return (command.kind, command)
 
 
-def _moved(before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]) -> list[BrokerId]:
+def _changed_owners(
+    before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]
+) -> list[BrokerId]:
     """The identities whose owners differ."""
     return [b for b, o in after.items() if b not in before or before[b].owners != o.owners]
 
 
-def _lost(before: Ownership, after: Ownership | None) -> bool:
-    """Whether somebody's clients have to go elsewhere."""
+def _loses_owner(before: Ownership, after: Ownership | None) -> bool:
+    """Whether an owner loses the identity, so that its clients must reconnect elsewhere."""
     return after is not before and (after is None or not set(before.owners) <= set(after.owners))
 
 
-def _why_moved(
+def _move_reason(
     state: FleetState,
     after: Mapping[BrokerId, Ownership],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]],
 ) -> OwnershipReason:
     lost = [
         (proxy_id, broker_id)
-        for broker_id in _moved(state.ownership, after)
+        for broker_id in _changed_owners(state.ownership, after)
         if broker_id in state.ownership
         for proxy_id in state.ownership[broker_id].owners
         if proxy_id not in after[broker_id].owners
@@ -475,10 +485,10 @@ def _why_moved(
     return "drain" if lost else "brokers"
 
 
-def _why_balanced(state: FleetState, after: Mapping[BrokerId, Ownership]) -> OwnershipReason:
+def _balance_reason(state: FleetState, after: Mapping[BrokerId, Ownership]) -> OwnershipReason:
     if not state.ownership:
         return "bootstrap"
-    moved = _moved(state.ownership, after)
+    moved = _changed_owners(state.ownership, after)
     if any(after[b].owners == (state.pins.get(b),) for b in moved):
         return "pin"
     owning = {proxy_id for ownership in state.ownership.values() for proxy_id in ownership.owners}

@@ -1,14 +1,13 @@
-"""The connections between members: one for each two, dialled by the one with the greater id, carrying every
-kind of frame.
+"""The links between members: one connection for each pair, which the member with the greater id dials.
 
 Frame    length of kind and payload (4) | kind (1) | payload
 
-The dialling side says HELLO first; the other one checks it and answers with its own, and the dialling one
-sends a PING on that. A link is up, on either side, once what has come shows that both directions work. Where
-the fleet has ``peer_tls``, both sides have verified each other's certificate before, and take a HELLO from
-none but the member that it names. A HELLO says which voters its member counts, by a digest: two members that
-count different voters get no link, or each half would take itself for a majority. Nothing here judges
-whether a member lives: a link is up or down, and the failure detector makes of that what it will.
+The dialling side sends HELLO first. The other side checks it and answers with its own HELLO, and the dialling
+side answers with a PING. Each side considers the link up once a received frame proves that both directions
+work. With ``peer_tls``, both sides verify each other's certificate first, and accept a HELLO only from the
+member that the certificate names. A HELLO contains a digest of the voters that its member counts. Two members
+that count different voters get no link, because otherwise each half could take itself for a majority. Links
+are up or down; only the failure detector decides whether a member lives.
 """
 
 from __future__ import annotations
@@ -51,13 +50,14 @@ _LENGTH: Final = struct.Struct(">I")
 _LOG_INTERVAL_S: Final = 10.0
 _BACKLOG: Final = 128
 _BROKEN_HANDSHAKES: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
-"""What can only happen to a dialled connection once it is there."""
-_FIRST_BYTES: Final = 32
-"""Of a connection, to name a protocol by; no HELLO is as long as the first four of another one would be."""
+"""Errors that a dialled connection can only have after TCP has connected."""
+_PROTOCOL_PREFIX_BYTES: Final = 32
+"""How many first bytes of a connection identify a foreign protocol. Its first four bytes, read as a length,
+exceed every HELLO."""
 
 
 class Kind(IntEnum):
-    """What a frame carries; PING carries nothing, and is not passed on."""
+    """The content of a frame. PING has no payload and causes no event."""
 
     HELLO = 1
     RAFT = 2
@@ -66,28 +66,30 @@ class Kind(IntEnum):
 
 
 class LinkEvents(Protocol):
-    """Who is told of links and frames; called on the loop, must not block."""
+    """The receiver of link events. The methods are called on the event loop and must not block."""
 
     def on_up(self, peer: ProxyId) -> None:
-        """There is a link to the peer; always followed by exactly one ``on_down``."""
+        """The link to a peer is up. Exactly one ``on_down`` follows."""
 
     def on_down(self, peer: ProxyId, reason: str) -> None:
-        """The link that ``on_up`` announced is gone."""
+        """The link to a peer is down."""
 
     def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
-        """No link to the peer can be made, for a reason of this member's own."""
+        """A local fault prevents this member from making a link to a peer."""
 
     def on_broken(self, error: BaseException) -> None:
-        """What accepts, dials or keeps links has ended by an error, and does nothing any more."""
+        """A task that accepts, dials or keeps links has failed. There will be no new links."""
 
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
-        """A RAFT or REPORT frame arrived, in the order in which the peer sent it."""
+        """A RAFT or REPORT frame arrived. Frames arrive in the order in which the peer sent them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTiming:
-    """Intervals of the links (seconds); a lost link is dialled again after ``redial_s``, ``refused_redial_s``
-    where the peer does not want it."""
+    """Intervals of the links, in seconds.
+
+    A lost link is dialled again after ``redial_s``, or after ``refused_redial_s`` if the peer refused it.
+    """
 
     ping_s: float = 0.15
     idle_s: float = 5.0
@@ -99,19 +101,19 @@ class LinkTiming:
 
 
 def digest_voters(voters: Iterable[ProxyId]) -> str:
-    """Name a configuration of voters, whatever their order; the first character is the kind of digest."""
+    """Compute the digest of a set of voters, in any order. The first character is the kind of digest."""
     listed = "\n".join(sorted(voters)).encode()
     return f"1:{hashlib.sha256(listed).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a member introduces itself.
+    """The first frame of a connection, by which a member introduces itself.
 
     Args:
-        voter_digests: of the configurations of voters that the member knows to follow one another in the
-            log, the one in force among them. Two members fit where they have one in common: so voters may
-            change at run time, one step after another. Empty: a release before 0.3.0.
+        voter_digests: digests of the consecutive voter configurations in the member's log, the current
+            configuration among them. Two members match if they have a digest in common, so that voters can
+            change at run time, step by step. Empty: a release before 0.3.0.
     """
 
     fleet: str
@@ -128,9 +130,9 @@ class Hello:
 
     @classmethod
     def decode(cls, payload: bytes) -> Hello:
-        """Read a HELLO; unknown keys are left to later versions.
+        """Read a HELLO. Unknown keys belong to later versions and are ignored.
 
-        Raises: ValueError: it is none
+        Raises: ValueError: the payload is not a HELLO
         """
         values = json.loads(payload)
         match values:
@@ -140,23 +142,25 @@ class Hello:
                 "incarnation": int(incarnation),
                 "protocol_version": int(version),
             }:
-                return cls(fleet, proxy_id, incarnation, version, _digests(values.get("voter_digests", [])))
+                return cls(
+                    fleet, proxy_id, incarnation, version, _decode_digests(values.get("voter_digests", []))
+                )
         raise ValueError("not a HELLO")
 
 
-def _digests(value: object) -> tuple[str, ...]:
+def _decode_digests(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MAX_DIGESTS:
-        raise ValueError(f"voter_digests is no list of at most {_MAX_DIGESTS}")
+        raise ValueError(f"voter_digests must be a list of at most {_MAX_DIGESTS} digests")
     for each in value:
         if not isinstance(each, str) or not 0 < len(each) <= _MAX_DIGEST_CHARACTERS:
-            raise ValueError(f"voter_digests holds no text of 1 to {_MAX_DIGEST_CHARACTERS} characters")
+            raise ValueError(
+                f"each digest in voter_digests must be text of 1 to {_MAX_DIGEST_CHARACTERS} characters"
+            )
     return tuple(value)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: cuts the stream into frames, and knows no more of the fleet than its peer's
-    certificate and HELLO.
-    """
+    """One connection. It splits the stream into frames, and knows its peer's certificate and HELLO only."""
 
     def __init__(self, links: PeerLinks, dialled: ProxyId | None, where: str) -> None:
         self.links = links
@@ -167,13 +171,14 @@ class _Connection(asyncio.Protocol):
         self.incarnation = 0
         self.has_digests = False
         self.linked = False
-        """Whether it has been the link to its peer; a peer that has said HELLO may not have heard ours."""
+        """Whether the connection has been the link to its peer. A peer that has sent HELLO may not have
+        received ours yet."""
         self.transport: asyncio.Transport | None = None
         self.heard_s = self.opened_s = time.monotonic()
         self.closed = asyncio.get_running_loop().create_future()
         self.reason = ""
         self.handshake: asyncio.Task[None] | None = None
-        """Of an accepted connection: what lets it in."""
+        """The task that completes the handshake of an accepted connection."""
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -183,7 +188,7 @@ class _Connection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 no_delay(sock)
         self.uris = certificate_uris(transport.get_extra_info("peercert"))
-        self.links._opened(self)
+        self.links._on_opened(self)
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = time.monotonic()
@@ -192,28 +197,28 @@ class _Connection(asyncio.Protocol):
             (length,) = _LENGTH.unpack_from(self._buffer)
             limit = MAX_FRAME_BYTES if self.peer is not None else _MAX_HELLO_BYTES
             if not 1 <= length <= limit:
-                self.abort(self._fault(length))
+                self.abort(self._describe_bad_frame(length))
                 return
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return
             kind, payload = self._buffer[_LENGTH.size], bytes(self._buffer[_LENGTH.size + 1 : end])
             del self._buffer[:end]
-            self.links._received(self, kind, payload)
+            self.links._on_received(self, kind, payload)
 
-    def _fault(self, length: int) -> str:
-        protocol = name_protocol(bytes(self._buffer[:_FIRST_BYTES])) if self.peer is None else None
+    def _describe_bad_frame(self, length: int) -> str:
+        protocol = name_protocol(bytes(self._buffer[:_PROTOCOL_PREFIX_BYTES])) if self.peer is None else None
         if protocol is None:
             return f"sent a frame of {length} bytes"
         return at_peer_address(protocol) if self.dialled is None else of_dialled_peer(protocol, self.dialled)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.reason:
-            closed = "closed by the peer" if self.peer or not self.dialled else "refused; its log says why"
+            closed = "closed by the peer" if self.peer or not self.dialled else "refused; see the peer's log"
             self.reason = explain(exc) if exc else closed
             if self.reason == NOT_TLS:
-                self.reason += "; all members need the same `peer_tls:`, and nobody else belongs here"
-        self.links._lost(self)
+                self.reason += "; all members need the same `peer_tls:`, and only members may connect here"
+        self.links._on_lost(self)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -222,33 +227,33 @@ class _Connection(asyncio.Protocol):
             return False
         self.transport.write(_LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload)
         if self.transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            self.abort("does not read what it is sent")
+            self.abort("the peer does not read its frames")
             return False
         return True
 
     def close(self, reason: str) -> None:
-        """Close after what has been written; nothing more is received."""
+        """Close after all written frames are sent. No more frames are received."""
         self.reason = self.reason or reason
         if self.transport is not None:
             self.transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close at once."""
+        """Close immediately."""
         self.reason = self.reason or reason
         if self.transport is not None:
             self.transport.abort()
 
 
 class PeerLinks:
-    """The links of one member to all others.
+    """The links of one member to all its peers.
 
     Args:
-        me, incarnation, fleet: what the HELLO says.
-        peers: the other members and where they listen; nobody else is let in.
-        listen_socket: bound already, and listening or not.
-        events: told of everything.
-        tls: what links are secured with; None where the configuration allows loopback only.
-        voter_digests: what the HELLO says of the voters; see `Hello`. Empty: any voters are taken.
+        me, incarnation, fleet: the content of the HELLO.
+        peers: the peers and their addresses; all other connections are refused.
+        listen_socket: a bound socket, listening or not.
+        events: receives all link events.
+        tls: the certificates of the links; None if the configuration allows loopback only.
+        voter_digests: the digests in the HELLO; see `Hello`. Empty: a peer may count any voters.
     """
 
     def __init__(
@@ -274,7 +279,7 @@ class PeerLinks:
         self._open: set[_Connection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._logged = LogLimit(_LOG_INTERVAL_S)
+        self._log_limit = LogLimit(_LOG_INTERVAL_S)
         self._resolver = Resolver()
 
     @property
@@ -283,29 +288,30 @@ class PeerLinks:
 
     @property
     def without_digests(self) -> frozenset[ProxyId]:
-        """Linked peers that do not say which voters they count: nothing shows whether they count the same."""
+        """Linked peers whose HELLO has no voter digest, so that the voters cannot be compared."""
         return frozenset(peer for peer, link in self._links.items() if not link.has_digests)
 
     async def start(self) -> None:
-        """Listen, and dial the peers with smaller ids from now on."""
+        """Start to listen, and to dial the peers with smaller ids."""
         loop = asyncio.get_running_loop()
         self._listen_socket.setblocking(False)
         self._listen_socket.listen(_BACKLOG)
-        self._tasks = [loop.create_task(self._accept()), loop.create_task(self._keep_warm())]
+        self._tasks = [loop.create_task(self._accept()), loop.create_task(self._ping_links())]
         self._tasks += [
             loop.create_task(self._keep_dialled(peer)) for peer in self._peers if peer < self._hello.proxy_id
         ]
         for task in self._tasks:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._tell(self._events.on_broken, error)
+            self._notify(self._events.on_broken, error)
 
     async def stop(self) -> None:
-        """Close all links after what has been written, and wait for that a moment; ``on_down`` is called for
-        each.
+        """Close all links after their written frames are sent, and wait for a moment.
+
+        ``on_down`` is called for each link.
         """
         self._stopping = True
         handshakes = [each.handshake for each in self._strangers if each.handshake is not None]
@@ -314,7 +320,7 @@ class PeerLinks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
-                log.error("a task of the links failed", exc_info=result)
+                log.error("a link task failed", exc_info=result)
         self._listen_socket.close()
         connections = list(self._open)
         for connection in connections:
@@ -327,19 +333,19 @@ class PeerLinks:
             await connection.closed
 
     def send(self, peer: ProxyId, kind: Kind, payload: bytes) -> bool:
-        """Hand a frame to the link; False where there is none, or the frame is too large.
+        """Write a frame to the link. False: there is no link, or the frame is too large.
 
-        True means no more than that: what is under way when a link breaks is lost.
+        True is no promise of delivery: frames in flight are lost when a link breaks.
         """
         connection = self._links.get(peer)
         return connection is not None and connection.write(kind, payload)
 
     # Accepting, dialling and keeping.
 
-    def _secured(self, *, server: bool) -> dict[str, Any]:
-        """How asyncio is to make a connection: with the certificates that the files hold now.
+    def _tls_arguments(self, *, server: bool) -> dict[str, Any]:
+        """TLS arguments of an asyncio connection, with the certificates that are in the files now.
 
-        Raises: OSError: they cannot be used
+        Raises: OSError: the certificates cannot be used
         """
         if self._tls is None:
             return {}
@@ -350,51 +356,52 @@ class PeerLinks:
         }
 
     async def _accept(self) -> None:
-        """Accept connections, until cancelled; none waits for the handshake of another."""
+        """Accept connections until cancelled. No connection waits for the handshake of another."""
         await accept_connections(self._listen_socket, self._on_accepted, self._on_not_accepted)
 
     def _on_not_accepted(self, error: OSError) -> None:
-        """No file descriptor is left, for one; peers that dial may be waiting."""
-        self._warn(f"nothing can be accepted: {error}")
+        """Accepting failed, for example without a free file descriptor. Peers that dial may be waiting."""
+        self._warn(f"cannot accept connections: {error}")
         for peer in self._peers:
             if peer > self._hello.proxy_id and peer not in self._links:
-                self._tell(self._events.on_failed_here, peer, LocalFailure(str(error)))
+                self._notify(self._events.on_failed_here, peer, LocalFailure(str(error)))
 
     def _on_accepted(self, sock: socket.socket, address: object) -> None:
         host = address[0] if isinstance(address, tuple) else address
         connection = _Connection(self, None, f"a connection from {host}")
         displaced = self._strangers.add(connection, source_of(address))
         if displaced is not None:
-            # A member that dials is through within milliseconds, whoever else connects.
+            # A member completes its handshake within milliseconds, however many strangers connect.
             if displaced.handshake is not None:
                 displaced.handshake.cancel()
-            displaced.abort("too many connections that have not said HELLO")
-        connection.handshake = asyncio.get_running_loop().create_task(self._let_in(connection, sock))
+            displaced.abort("too many connections without a HELLO")
+        connection.handshake = asyncio.get_running_loop().create_task(
+            self._complete_handshake(connection, sock)
+        )
 
-    async def _let_in(self, connection: _Connection, sock: socket.socket) -> None:
+    async def _complete_handshake(self, connection: _Connection, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, sock, **self._secured(server=True)
+                lambda: connection, sock, **self._tls_arguments(server=True)
             )
         except OSError as error:
             sock.close()
             connection.connection_lost(error)
 
     async def _keep_dialled(self, peer: ProxyId) -> None:
-        """Dial a peer whenever there is no link to it, until cancelled."""
+        """Dial a peer whenever there is no link to the peer, until cancelled."""
         refused = 0
         while True:
             connection = await self._dial(peer)
             if connection is not None:
                 await asyncio.wait([connection.closed])
-                # A peer that accepts connections and then does not want them is not dialled ten times a
-                # second.
+                # Do not dial a peer ten times a second that accepts connections and then refuses them.
                 refused = 0 if connection.peer is not None else refused + 1
             pause_s = random.uniform(*self._timing.redial_s) * 2 ** max(0, min(refused, 16) - 1)
             await asyncio.sleep(min(pause_s, self._timing.refused_redial_s))
 
     async def _dial(self, peer: ProxyId) -> _Connection | None:
-        """A connection to a peer, which may have been refused already; None where it was not reached."""
+        """Open a connection to a peer, which may have refused it already. None: the peer is unreachable."""
         endpoint, timeout_s = self._peers[peer], self._timing.connect_timeout_s
         connection = _Connection(self, peer, f"{peer!r} at {endpoint}")
         try:
@@ -404,24 +411,24 @@ class PeerLinks:
         except _BROKEN_HANDSHAKES as error:
             connection.connection_lost(error)
         except LocalFailure as error:
-            self._tell(self._events.on_failed_here, peer, error)
+            self._notify(self._events.on_failed_here, peer, error)
             return None
         except OSError:
             return None
         return connection
 
     async def _connect(self, connection: _Connection, endpoint: Endpoint, sock: socket.socket) -> None:
-        secured = self._secured(server=False)
-        if secured:
-            secured["server_hostname"] = endpoint.tls_name
+        tls_arguments = self._tls_arguments(server=False)
+        if tls_arguments:
+            tls_arguments["server_hostname"] = endpoint.tls_name
         try:
-            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **secured)
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls_arguments)
         except BaseException:
             sock.close()
             raise
 
-    async def _keep_warm(self) -> None:
-        """Ping the links that are up, and close what is silent, until cancelled."""
+    async def _ping_links(self) -> None:
+        """Ping the links that are up, and close silent connections, until cancelled."""
         timing = self._timing
         while True:
             await asyncio.sleep(timing.ping_s)
@@ -435,36 +442,37 @@ class PeerLinks:
                 else:
                     connection.write(Kind.PING, b"")
 
-    # What the connections report.
+    # Events of the connections.
 
-    def _opened(self, connection: _Connection) -> None:
+    def _on_opened(self, connection: _Connection) -> None:
         self._open.add(connection)
         if self._stopping:
             connection.abort("stopped")
             return
         expected = self._peers if connection.dialled is None else (connection.dialled,)
         if not any(self._is_certified(connection, peer) for peer in expected):
-            connection.abort(f"its certificate names {_listed(connection.uris)}")
+            connection.abort(f"the certificate names {_format_uris(connection.uris)}")
         elif connection.dialled is not None:
             connection.write(Kind.HELLO, self._hello.encode())
 
     def _is_certified(self, connection: _Connection, peer: ProxyId) -> bool:
         return self._tls is None or member_uri(self._hello.fleet, peer) in connection.uris
 
-    def _received(self, connection: _Connection, kind: int, payload: bytes) -> None:
+    def _on_received(self, connection: _Connection, kind: int, payload: bytes) -> None:
         if connection.peer is None:
             self._introduce(connection, kind, payload)
             return
         if not connection.linked:
-            self._link(connection, connection.peer)
+            self._set_link(connection, connection.peer)
         if kind in (Kind.RAFT, Kind.REPORT):
-            self._tell(self._events.on_frame, connection.peer, Kind(kind), payload)
+            self._notify(self._events.on_frame, connection.peer, Kind(kind), payload)
         elif kind != Kind.PING:
             connection.abort(f"sent a frame of kind {kind}")
 
     def _introduce(self, connection: _Connection, kind: int, payload: bytes) -> None:
-        """Take the first frame of a connection, which must be a HELLO that fits; where it answers ours, the
-        connection is the link.
+        """Check the first frame of a connection, which must be a matching HELLO.
+
+        If the HELLO answers ours, the connection becomes the link.
         """
         self._strangers.discard(connection)
         refusal = self._refusal(connection, kind, payload)
@@ -478,82 +486,84 @@ class PeerLinks:
             connection.write(Kind.HELLO, self._hello.encode())
         else:
             connection.write(Kind.PING, b"")
-            self._link(connection, hello.proxy_id)
+            self._set_link(connection, hello.proxy_id)
 
-    def _link(self, connection: _Connection, peer: ProxyId) -> None:
+    def _set_link(self, connection: _Connection, peer: ProxyId) -> None:
         former = self._links.get(peer)
         if former is not None:
-            self._down(former, "replaced by a newer connection")
+            self._remove_link(former, "replaced by a newer connection")
             former.abort("replaced by a newer connection")
         connection.linked = True
         self._links[peer] = connection
         if self._hello.voter_digests and not connection.has_digests:
             log.info(
-                "%s does not say which voters it counts: it runs a release before 0.3.0. Upgrade it, or "
-                "compare its `voter:` fields with this member's",
+                "%s sends no voter digest, because it runs a release before 0.3.0; upgrade %s, or "
+                "compare its `voter:` fields with those of this member",
+                peer,
                 peer,
             )
-        self._tell(self._events.on_up, peer)
+        self._notify(self._events.on_up, peer)
 
     def _refusal(self, connection: _Connection, kind: int, payload: bytes) -> str:
-        """Why a first frame is not accepted; empty where it is."""
+        """Why the first frame of a connection is refused; empty if the frame is accepted."""
         try:
             if kind != Kind.HELLO:
                 raise ValueError("not a HELLO")
             hello = Hello.decode(payload)
         except (ValueError, RecursionError):
-            first_bytes = _LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload[:_FIRST_BYTES]
+            first_bytes = _LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload[:_PROTOCOL_PREFIX_BYTES]
             if name_protocol(first_bytes) == "Kafka":
                 return at_peer_address("Kafka")
-            return "a connection began with something else than a HELLO"
-        who = f"{hello.proxy_id!r:.100}"
+            return "the first frame is not a HELLO"
+        sender = f"{hello.proxy_id!r:.100}"
         if hello.protocol_version != PROTOCOL_VERSION:
-            return f"{who} speaks protocol version {hello.protocol_version}, this is {PROTOCOL_VERSION}"
+            theirs = hello.protocol_version
+            return f"{sender} speaks protocol version {theirs}, this member speaks {PROTOCOL_VERSION}"
         if hello.fleet != self._hello.fleet:
-            return f"{who} belongs to fleet {hello.fleet!r:.100}, this is {self._hello.fleet!r}"
+            return f"{sender} belongs to fleet {hello.fleet!r:.100}, this member to {self._hello.fleet!r}"
         if hello.proxy_id not in self._peers:
-            return f"{who} is no member of this fleet"
-        contradiction = _contradiction(hello, self._hello)
-        if contradiction:
-            return f"{who} {contradiction}"
+            return f"{sender} is not a member of this fleet"
+        mismatch = _voter_mismatch(hello, self._hello)
+        if mismatch:
+            return f"{sender} {mismatch}"
         if connection.dialled is not None and hello.proxy_id != connection.dialled:
-            return f"{who} answered at the address of {connection.dialled!r}"
+            return f"{sender} answered at the address of {connection.dialled!r}"
         if not self._is_certified(connection, hello.proxy_id):
-            return f"{who} has a certificate that names {_listed(connection.uris)}"
+            return f"{sender} has a certificate that names {_format_uris(connection.uris)}"
         if connection.dialled is None and hello.proxy_id < self._hello.proxy_id:
-            return f"{who} dialled, and should have been dialled"
+            return f"{sender} connected in the wrong direction (this member dials {hello.proxy_id})"
         former = self._links.get(hello.proxy_id)
         if former is not None and hello.incarnation < former.incarnation:
-            return f"{who} is linked already, in a later life: it runs twice"
+            return f"{sender} is already connected with a newer incarnation: two processes use this id"
         return ""
 
-    def _lost(self, connection: _Connection) -> None:
+    def _on_lost(self, connection: _Connection) -> None:
         self._open.discard(connection)
         self._strangers.discard(connection)
         if not connection.linked and not self._stopping:
             self._warn(f"{connection.where}: {connection.reason}")
-        self._down(connection, connection.reason)
+        self._remove_link(connection, connection.reason)
 
-    def _down(self, connection: _Connection, reason: str) -> None:
+    def _remove_link(self, connection: _Connection, reason: str) -> None:
         peer = connection.peer
         if peer is not None and self._links.get(peer) is connection:
             del self._links[peer]
-            self._tell(self._events.on_down, peer, reason)
+            self._notify(self._events.on_down, peer, reason)
 
-    def _tell(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-        """Call back; a fault there must not break the link that told of it."""
+    def _notify(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        """Call a callback. An error in the callback must not break the link."""
         try:
             callback(*arguments, **named)
         except Exception:
-            log.exception("the callback for a link failed")
+            log.exception("a link callback failed")
 
     def _warn(self, message: str) -> None:
-        if self._logged.is_due(time.monotonic(), message):
+        if self._log_limit.is_due(time.monotonic(), message):
             log.warning("no link: %s", message)
 
 
-def _contradiction(theirs: Hello, own: Hello) -> str:
-    """How the voters of two members contradict each other; empty where they do not, or one does not say."""
+def _voter_mismatch(theirs: Hello, own: Hello) -> str:
+    """How the voters of two members differ; empty if they match, or if one HELLO has no digest."""
     if not theirs.voter_digests or not own.voter_digests:
         return ""
     if set(theirs.voter_digests) & set(own.voter_digests):
@@ -561,9 +571,9 @@ def _contradiction(theirs: Hello, own: Hello) -> str:
     return (
         f"counts other voters than this member (voter_digests {', '.join(theirs.voter_digests)!r:.100}, own "
         f"{', '.join(own.voter_digests)!r:.100}): all members need the same `voter:` fields; put the same "
-        "configuration file on both, then restart the one whose file was old"
+        "configuration file on both members, then restart the member whose file was old"
     )
 
 
-def _listed(uris: frozenset[str]) -> str:
-    return f"{', '.join(sorted(uris)) or 'nobody'!s:.200}"
+def _format_uris(uris: frozenset[str]) -> str:
+    return f"{', '.join(sorted(uris)) or 'no member'!s:.200}"

@@ -1,12 +1,12 @@
-"""Is somebody there, and does it speak Kafka? One question asked of advertised listeners and real brokers.
+"""Probes of advertised listeners and real brokers: whether an address answers, and answers in Kafka.
 
-The question is an ApiVersions request. To a member it has a version that does not exist: every worker
-answers that by itself (error 35 in a v0 body, as a broker would), so the answer says that the advertised
-address leads to a live worker, whatever the brokers do. To a broker it has version 0, which is answered
-before any authentication.
+A probe sends an ApiVersions request. To a member, the request has a version that does not exist. Every worker
+answers it without a broker (error 35 in a v0 body, as a broker would), so the answer proves that the
+advertised address leads to a live worker, whatever the brokers do. To a broker, the request has version 0,
+which brokers answer before any authentication.
 
-Members also hold one such connection to each other's workers, and ask over it all the time: its end is the
-first sign of a death, and its silence that nothing gets through.
+Members also hold such a connection to each other's workers and repeat the request on it. The end of the
+connection is the first sign of a death. Silence on the connection shows that no traffic gets through.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Final
 
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
-from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
-from fleet.tls.brokers import NOT_REACHED, BrokerTls, explain_dial
+from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peer_failure
+from fleet.tls.brokers import DIAL_ERRORS, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -43,16 +43,18 @@ def _framed(request: bytes) -> bytes:
     return struct.pack(">i", len(request)) + request
 
 
-_LIST_NO_OFFSETS: Final = _framed(
+_EMPTY_LIST_OFFSETS_REQUEST: Final = _framed(
     struct.pack(">hhih", 2, 1, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID + struct.pack(">ii", -1, 0)
 )
-"""ListOffsets v1 of no topics: the least that brokers answer to everybody. Source: ListOffsetsRequest.json"""
-_NO_OFFSETS: Final = struct.pack(">iii", 8, _CORRELATION_ID, 0)
+"""ListOffsets v1 of no topics: the smallest request that brokers answer to every client.
+
+Source: ListOffsetsRequest.json"""
+_EMPTY_LIST_OFFSETS_RESPONSE: Final = struct.pack(">iii", 8, _CORRELATION_ID, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to ask, and with which TLS, if any."""
+    """An address to probe, and the TLS context for it, if any."""
 
     endpoint: Endpoint
     tls: ssl.SSLContext | None = None
@@ -60,33 +62,33 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTarget:
-    """A target whose name has been looked up."""
+    """A target whose name is resolved."""
 
     target: Target
     addresses: Addresses
 
 
 async def resolve(targets: Iterable[Target], resolver: Resolver, timeout_s: float) -> list[ResolvedTarget]:
-    """Look up the names of some targets.
+    """Resolve the names of some targets.
 
-    Raises: LocalFailure: one of them cannot be looked up, or not in time
+    Raises: LocalFailure: a name cannot be resolved, or not in time
     """
 
-    async def one(target: Target) -> ResolvedTarget:
+    async def resolve_target(target: Target) -> ResolvedTarget:
         return ResolvedTarget(target, await resolver.find(target.endpoint, timeout_s))
 
-    return await asyncio.gather(*(one(target) for target in targets))
+    return await asyncio.gather(*(resolve_target(target) for target in targets))
 
 
 @asynccontextmanager
-async def _asked(
+async def _ask(
     resolved: ResolvedTarget, version: int
 ) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which the question was asked.
+    """Open a connection and ask for ApiVersions on it.
 
-    Yields: the error code of the answer, None where what came is not an answer to this question; and the
-        connection, to read on.
-    Raises: LocalFailure: it could not be asked
+    Yields: the error code of the answer, or None if the bytes are not an answer to this request; the reader
+        and the writer of the connection.
+    Raises: LocalFailure: this member cannot ask
     """
     tls = resolved.target.tls
     sock = await connect(resolved.addresses)
@@ -105,15 +107,15 @@ async def _asked(
         else:
             yield None, reader, writer
     finally:
-        # Aborted, not closed: whoever is at the other end may never answer a FIN.
+        # Aborted, not closed: the other end may never answer a FIN.
         writer.transport.abort()
 
 
 async def probe_member(targets: Iterable[ResolvedTarget], timeout_s: float) -> ProbeOutcome:
-    """Ask a member on the bootstrap port of every listener that it advertises.
+    """Probe a member on the bootstrap port of every listener that it advertises.
 
-    Returns: ANSWERED where all of them answered, else the worst that was seen
-    Raises: LocalFailure: one of them could not be asked, so that nothing is known of the member
+    Returns: ANSWERED if all listeners answered, otherwise the worst outcome
+    Raises: LocalFailure: this member could not ask one of them, so the state of the member is unknown
     """
     probes = (_probe_listener(target, timeout_s) for target in targets)
     outcomes = await asyncio.gather(*probes, return_exceptions=True)
@@ -129,71 +131,80 @@ async def probe_member(targets: Iterable[ResolvedTarget], timeout_s: float) -> P
 async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutcome:
     try:
         async with asyncio.timeout(timeout_s):
-            async with _asked(target, _IMPOSSIBLE_VERSION) as (answer, *_):
+            async with _ask(target, _IMPOSSIBLE_VERSION) as (answer, *_):
                 return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
     except (OSError, EOFError, MemoryError) as error:
-        if is_peers_doing(error):
+        if is_peer_failure(error):
             return ProbeOutcome.REFUSED
         raise LocalFailure(str(error)) from error
 
 
 class HoldEnd(StrEnum):
-    """How it came that a connection to a worker is not held any more."""
+    """Why a held connection to a worker ended."""
 
-    UNREACHABLE = "nobody"
-    """There was no worker to hold a connection to."""
-    CLOSED = "let go"
-    """The worker, or whoever is in between, ended it."""
+    UNREACHABLE = "unreachable"
+    """No worker answered, so there was no connection to hold."""
+    CLOSED = "closed"
+    """The worker, or a device in between, closed the connection."""
     GIVEN_UP = "given up"
-    """Nothing has come over it for too long, or this member cannot use it any more."""
+    """The connection was silent for too long, or this member can no longer use it."""
 
 
 @dataclass(frozen=True, slots=True)
-class HoldPace:
-    """How long to wait for a first answer, between two questions, and for any answer (seconds)."""
+class HoldTiming:
+    """Times of a held connection, in seconds.
+
+    Args:
+        first_s: the limit for the connection and its first answer.
+        interval_s: the time between two questions.
+        silence_s: the longest silence before the connection is given up.
+    """
 
     first_s: float
     interval_s: float
     silence_s: float
 
 
-async def hold(
-    target: ResolvedTarget, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+async def hold_connection(
+    target: ResolvedTarget, timing: HoldTiming, on_asked: Callable[[], None], on_answered: Callable[[], None]
 ) -> HoldEnd:
-    """Keep a connection to a member's worker, ask over it all the time, and return when it has ended.
+    """Keep a connection to a member's worker, repeat the question on it, and return when it has ended.
 
-    A worker that is killed lets go of its connections some milliseconds before its control process, which is
-    greater, lets go of the members' link: as early as its clients learn of it.
+    When a member is killed, its worker closes connections some milliseconds before its control process, which
+    is larger, closes the members' link. So this connection ends as early as the connections of clients.
 
     Args:
-        asked, answered: called before every question but the first, and with every answer to one.
+        on_asked: called before every question except the first.
+        on_answered: called at every answer except the first.
     """
     async with AsyncExitStack() as stack:
         try:
-            async with asyncio.timeout(pace.first_s):
-                first = _asked(target, _IMPOSSIBLE_VERSION)
+            async with asyncio.timeout(timing.first_s):
+                first = _ask(target, _IMPOSSIBLE_VERSION)
                 answer, reader, writer = await stack.enter_async_context(first)
         except (OSError, EOFError, MemoryError):
             return HoldEnd.UNREACHABLE
         if answer != _UNSUPPORTED_VERSION:
             return HoldEnd.UNREACHABLE
         async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_keep_asking(writer, pace.interval_s, asked))
-            end = await _hear(reader, pace.silence_s, answered)
+            asking = tasks.create_task(_keep_asking(writer, timing.interval_s, on_asked))
+            end = await _receive_answers(reader, timing.silence_s, on_answered)
             asking.cancel()
         return end
 
 
-async def _keep_asking(writer: asyncio.StreamWriter, interval_s: float, asked: Callable[[], None]) -> None:
+async def _keep_asking(writer: asyncio.StreamWriter, interval_s: float, on_asked: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(interval_s)
-        asked()
+        on_asked()
         writer.write(_request(_IMPOSSIBLE_VERSION))
 
 
-async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callable[[], None]) -> HoldEnd:
+async def _receive_answers(
+    reader: asyncio.StreamReader, silence_s: float, on_answered: Callable[[], None]
+) -> HoldEnd:
     try:
         while True:
             async with asyncio.timeout(silence_s):
@@ -201,11 +212,11 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
                 if not 0 <= size <= _ANSWER_LIMIT_BYTES:
                     return HoldEnd.CLOSED
                 await reader.readexactly(size)
-            answered()
+            on_answered()
     except TimeoutError:
         return HoldEnd.GIVEN_UP
     except (OSError, EOFError, MemoryError) as error:
-        return HoldEnd.CLOSED if is_peers_doing(error) else HoldEnd.GIVEN_UP
+        return HoldEnd.CLOSED if is_peer_failure(error) else HoldEnd.GIVEN_UP
 
 
 async def probe_broker(
@@ -214,15 +225,16 @@ async def probe_broker(
     tls: BrokerTls | None = None,
     resolver: Resolver | None = None,
     *,
-    serves_strangers: bool = False,
+    serves_anonymous_clients: bool = False,
 ) -> str | None:
-    """Ask a real broker for its ApiVersions, which it answers before it knows who asks.
+    """Ask a real broker for its ApiVersions, which it answers before any authentication.
 
     Args:
-        resolver: of who asks more than once.
-        serves_strangers: whether it answers more to clients without credentials: then it is asked for the
-            offsets of no partition, too. Where it wants credentials, that would count as a failed login.
-    Returns: what keeps it from answering in time, in words for an operator; None where nothing does
+        resolver: the resolver of a caller that probes repeatedly.
+        serves_anonymous_clients: whether the broker serves clients without credentials. Then the probe also
+            asks for the offsets of no partition. At a broker that requires credentials, such a request would
+            count as a failed login.
+    Returns: why the broker does not answer in time, in words for an operator; None if it answers
     """
     has_answered = False
     try:
@@ -230,20 +242,20 @@ async def probe_broker(
         ends_s = asyncio.get_running_loop().time() + timeout_s
         (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
         async with asyncio.timeout_at(ends_s):
-            async with _asked(target, 0) as (answer, reader, writer):
+            async with _ask(target, 0) as (answer, reader, writer):
                 if answer != 0:
-                    return "it does not answer as a broker does"
-                if not serves_strangers:
+                    return "it does not answer like a Kafka broker"
+                if not serves_anonymous_clients:
                     return None
                 has_answered = True
-                writer.write(_LIST_NO_OFFSETS)
-                await reader.readexactly(len(_NO_OFFSETS))
+                writer.write(_EMPTY_LIST_OFFSETS_REQUEST)
+                await reader.readexactly(len(_EMPTY_LIST_OFFSETS_RESPONSE))
                 return None
     except TimeoutError:
-        return "it answers ApiVersions, and then nothing" if has_answered else "timed out"
+        return "it answers ApiVersions, but not ListOffsets" if has_answered else "timed out"
     except asyncio.IncompleteReadError:
         if has_answered:
-            return None  # it is there, and answers strangers no more
-        return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")
-    except NOT_REACHED as error:
+            return None  # the broker is up, and no longer serves anonymous clients
+        return "it closes the connection on ApiVersions" + ("; does it require TLS?" if tls is None else "")
+    except DIAL_ERRORS as error:
         return explain_dial(error)

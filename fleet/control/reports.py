@@ -1,4 +1,4 @@
-"""What each member reports of itself to the others, and the Raft leader decides by."""
+"""The reports of members to each other, on which the leader's proposals are based."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fleet.core.model import (
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What a member tells every other one at each heartbeat.
+    """The report that a member sends to every other member at each heartbeat.
 
     Args:
-        member: itself, as it is configured; its status and ``drained`` mean nothing here.
-        ready: it serves clients.
-        stopping: it is about to exit, and wants its identities to be taken over first.
-        suspects: whom its detector suspects.
-        failed_probes: those of them whose advertised listeners it has asked in vain. A report of 0.2.0 has
-            none.
-        brokers: the brokers of the cluster as it knows them; empty where it has not asked yet.
-        unreachable: the brokers that it cannot connect to.
-        generation: of the directory that it has in use.
+        member: the sender as it is configured; ``status`` and ``drained`` have no meaning here.
+        ready: the sender serves clients.
+        stopping: the sender is about to exit, and asks the others to take over its identities first.
+        suspects: the members that the sender's detector suspects.
+        failed_probes: the suspects whose advertised listeners do not answer the sender. Release 0.2.0 does
+            not send the field.
+        brokers: the brokers of the cluster as the sender knows them; empty before its first answer.
+        unreachable: the brokers that the sender cannot connect to.
+        generation: the generation of the sender's current directory.
     """
 
     proxy_id: ProxyId

@@ -1,4 +1,4 @@
-"""What control shows of itself: the admin interface's view, made anew for each request."""
+"""The status of a control process for the admin interface, built for each request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fleet.config import MemberSettings, Settings
 from fleet.control.broker_watch import BrokerWatch
 from fleet.control.clock import moment
 from fleet.control.detector import FailureDetector
-from fleet.control.directory_publisher import Directories
+from fleet.control.directory_publisher import DirectoryPublisher
 from fleet.control.links import PeerLinks
 from fleet.control.prober import Prober
 from fleet.control.reports import MemberReport
 from fleet.control.takeover_watch import TakeoverWatch
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core.errors import UnknownMember
 from fleet.core.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.core.replication import RaftStatus
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
 
 
 class ControlState(Protocol):
-    """What is shown of a control process, and the one thing that can be asked of it."""
+    """The parts of a control process that the admin interface shows, and the command that it accepts."""
 
     spec: ChildSpec
     settings: Settings
     me: ProxyId
-    mine: MemberSettings
+    own_settings: MemberSettings
     started_s: float
     state: FleetState
     status: RaftStatus | None
     reports: dict[ProxyId, MemberReport]
-    heard_s: dict[ProxyId, float]
+    report_received_s: dict[ProxyId, float]
     prober: Prober
     detector: FailureDetector
     links: PeerLinks
-    workers: Workers
+    workers: WorkerChannels
     brokers: BrokerWatch
-    directories: Directories
+    directories: DirectoryPublisher
     takeovers: TakeoverWatch
     events: EventStream | None
     tracing: Tracing | None
@@ -66,51 +66,51 @@ class ControlState(Protocol):
     def thread_restarts(self) -> Mapping[str, int]: ...
 
     def report(self) -> MemberReport:
-        """What it tells its peers of itself."""
+        """The report that this member sends to its peers."""
         ...
 
     def propose(self, command: Command) -> Future[Outcome]:
-        """Have a command committed."""
+        """Propose a command to Raft."""
         ...
 
 
-REJOINING: Final = (
-    "has forgotten promises (reset, emptied or restored): votes again once it is caught up and has heard of "
+REJOINING_NOTICE: Final = (
+    "has forgotten promises (reset, emptied or restored): votes again once it has caught up and has heard "
     "all other voters"
 )
 
 
 class StatusSource:
-    """``AdminSource`` over a control process; runs on its loop."""
+    """``AdminSource`` for a control process; runs on the event loop of the process."""
 
     def __init__(self, control: ControlState) -> None:
         self._control = control
         self._expiry: dict[Path, Reloading[datetime | None]] = {}
-        self._judged_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
+        self._checked_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
-        """Commit that a member is to own nothing, or may own again."""
-        self._check(proxy_id)
+        """Commit that a member must own nothing, or may own again."""
+        self._require_member(proxy_id)
         return await asyncio.wrap_future(self._control.propose(DrainSet(proxy_id, drained)))
 
     async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
-        """Commit that one member is to own an identity, or that any may."""
+        """Commit that one member must own an identity, or (None) that any member may."""
         if proxy_id is not None:
-            self._check(proxy_id)
+            self._require_member(proxy_id)
         return await asyncio.wrap_future(self._control.propose(PinSet(broker_id, proxy_id)))
 
-    def _check(self, proxy_id: ProxyId) -> None:
+    def _require_member(self, proxy_id: ProxyId) -> None:
         members = self._control.settings.members
         if proxy_id not in members:
             raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
 
-    async def counted(self) -> FleetView:
+    async def counted_view(self) -> FleetView:
         """Everything that this member shows, and what its workers have counted by now."""
-        await self._control.workers.count()
+        await self._control.workers.refresh_counters()
         return self.view()
 
     def view(self) -> FleetView:
-        """Everything that this member shows, as of now."""
+        """The current status of this member, with the last counters that its workers sent."""
         control = self._control
         now = moment()
         return FleetView(
@@ -142,23 +142,23 @@ class StatusSource:
         )
 
     def _port_trouble(self) -> PortTrouble | None:
-        """Judged again where the kernel's settings have changed: there may be thousands of ports."""
+        """Check the ports only after a change of the kernel's settings: there may be thousands of ports."""
         kernel = read_ephemeral_ports()
-        if kernel != self._judged_ports[0]:
-            ports = listening_ports(self._control.settings, self._control.mine)
-            self._judged_ports = (kernel, port_trouble(ports, kernel))
-        return self._judged_ports[1]
+        if kernel != self._checked_ports[0]:
+            ports = listening_ports(self._control.settings, self._control.own_settings)
+            self._checked_ports = (kernel, port_trouble(ports, kernel))
+        return self._checked_ports[1]
 
     def _certificate_expiry(self) -> Mapping[str, float]:
         settings, me = self._control.settings, self._control.me
         sections: dict[str, Mapping[str, Path]] = {
-            f"listener_tls.{name}": tls.of(me).files for name, tls in settings.listener_tls.items()
+            f"listener_tls.{name}": tls.for_member(me).files for name, tls in settings.listener_tls.items()
         }
         if settings.peer_tls is not None:
             own = settings.peer_tls.files(me)
             sections["peer_tls"] = {"ca": own.ca, "certificate": own.certificate}
         if settings.admin.tls is not None:
-            sections["admin.tls"] = settings.admin.tls.of(me).files
+            sections["admin.tls"] = settings.admin.tls.for_member(me).files
         if settings.upstream.tls is not None:
             sections["upstream.tls"] = settings.upstream.tls.files
         files = {
@@ -167,15 +167,15 @@ class StatusSource:
             for field, path in named.items()
             if "key" not in field
         }
-        found = {field: self._expires(path) for field, path in files.items()}
+        found = {field: self._expiry_of(path) for field, path in files.items()}
         return {field: expires.timestamp() for field, expires in found.items() if expires is not None}
 
-    def _expires(self, path: Path) -> datetime | None:
-        """Read once for each change of the file: somebody may look ten times a second."""
+    def _expiry_of(self, path: Path) -> datetime | None:
+        """The expiry of a certificate, read once per change of its file: requests may come often."""
         if path not in self._expiry:
-            from fleet.tls import checking  # 15 MB that a fleet without certificates does not need
+            from fleet.tls import checking  # saves a fleet without certificates 15 MB
 
-            self._expiry[path] = Reloading((path,), lambda: checking.expiry(path), "certificate")
+            self._expiry[path] = Reloading((path,), lambda: checking.file_expiry(path), "certificate")
         return self._expiry[path].get()
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:
@@ -184,7 +184,7 @@ class StatusSource:
         own = proxy_id == control.me
         connected = own or proxy_id in control.links.connected
         report = control.report() if own else control.reports.get(proxy_id)
-        heard_s = control.heard_s.get(proxy_id)
+        received_s = control.report_received_s.get(proxy_id)
         return MemberView(
             proxy_id,
             settings.rack,
@@ -197,19 +197,19 @@ class StatusSource:
             generation=None if report is None else report.generation,
             stopping=report is not None and report.stopping,
             connected=connected,
-            silent_s=0.0 if own else None if heard_s is None else now_s - heard_s,
+            silent_s=0.0 if own else None if received_s is None else now_s - received_s,
             has_voter_digest=proxy_id not in control.links.without_digests if connected else None,
         )
 
     def _checks(self) -> tuple[Check, ...]:
         control = self._control
-        if control.mine.witness:
+        if control.own_settings.witness:
             return ()
         connected = control.workers.connected
         generation, brokers = control.directories.current.generation, control.directories.current.brokers
         up = sorted(broker_id for broker_id, reachable in control.brokers.reachable.items() if reachable)
         return (
-            Check("workers", connected > 0, f"{connected} of {control.mine.workers} connected"),
+            Check("workers", connected > 0, f"{connected} of {control.own_settings.workers} connected"),
             Check(
                 "directory",
                 generation > 0 and bool(brokers),
@@ -229,6 +229,6 @@ def _raft_view(status: RaftStatus | None) -> RaftView:
         status.commit_index,
         status.has_quorum,
         status.quorum_lost_mono_s,
-        status.journal_error or (REJOINING if status.rejoining else None),
+        status.journal_error or (REJOINING_NOTICE if status.rejoining else None),
         status.distrusted,
     )

@@ -1,4 +1,4 @@
-"""Follows each takeover from detection over advertisement to commit, for metrics and for /ownership."""
+"""Tracks each takeover from detection to advertisement and commit, for metrics and for /ownership."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from fleet.core.takeover import Moment, Takeover, TakeoverLog
 
 
 class TakeoverWatch:
-    """The takeovers that this member has seen; the clocks are passed in.
+    """The takeovers that this member has seen. The caller passes the time in.
 
-    A takeover is open from its detection until it is advertised and committed, or until the member is back
-    before that.
+    A takeover is open from its detection until it is advertised and committed, or until the member returns
+    before then.
 
     Args:
-        on_end: told of each that is over and was advertised.
+        on_end: called with each takeover that is over and was advertised.
     """
 
     def __init__(self, on_end: Callable[[Takeover], None] = lambda _: None) -> None:
         self._on_end = on_end
         self.log = TakeoverLog()
         self._ownership: Mapping[BrokerId, Ownership] = {}
-        """As it was committed last."""
+        """The ownership that was committed last."""
         self._open: dict[ProxyId, Takeover] = {}
         self._revisions: dict[ProxyId, int] = {}
-        """Of open takeovers that are not advertised yet: the first directory that goes around the member."""
+        """For open takeovers that are not advertised yet: the first revision that bypasses the member."""
 
-    def detected(
+    def on_detected(
         self, proxy_id: ProxyId, reason: str, state: FleetState, now: Moment, alive_s: float | None = None
     ) -> None:
-        """This member suspected an owner, or learnt that it is to own nothing.
+        """This member has suspected an owner, or has learned that the owner must own nothing.
 
         Args:
-            state: what was committed at that moment.
+            state: the committed state at that moment.
             alive_s: see `fleet.control.detector.FailureDetector.alive_s`.
         """
         self._ownership = state.ownership
@@ -44,26 +44,26 @@ class TakeoverWatch:
             alive = None if alive_s is None else now.back_to(min(alive_s, now.mono_s))
             self._put(Takeover(proxy_id, reason, now, owned, alive=alive))
 
-    def published(self, directory: Directory) -> None:
-        """This directory was handed to the workers."""
+    def on_published(self, directory: Directory) -> None:
+        """A directory was sent to the workers."""
         for proxy_id, takeover in self._open.items():
             if takeover.advertised is None and not any(
                 proxy_id in directory.advertised.get(broker_id, ()) for broker_id in takeover.broker_ids
             ):
                 self._revisions.setdefault(proxy_id, directory.revision)
 
-    def applied(self, revision: int, now: Moment) -> None:
-        """Every worker has this revision in use."""
-        for proxy_id, wanted in list(self._revisions.items()):
-            if wanted <= revision:
+    def on_applied(self, revision: int, now: Moment) -> None:
+        """Every worker uses this revision, or a later one."""
+        for proxy_id, first_revision in list(self._revisions.items()):
+            if first_revision <= revision:
                 del self._revisions[proxy_id]
                 self._put(replace(self._open[proxy_id], advertised=now))
 
-    def committed(self, state: FleetState, now: Moment, changes: Iterable[OwnershipSet] = ()) -> None:
-        """Raft committed a state; takeovers whose identities have left their owner are complete.
+    def on_committed(self, state: FleetState, now: Moment, changes: Iterable[OwnershipSet] = ()) -> None:
+        """Raft has committed a state. A takeover is committed once all its identities have left their owner.
 
         Args:
-            changes: what led to the state, oldest first; nothing where it is a snapshot.
+            changes: the commands that led to the state, oldest first; empty if the state is a snapshot.
         """
         before, self._ownership = self._ownership, state.ownership
         for takeover in list(self._open.values()):
@@ -75,8 +75,8 @@ class TakeoverWatch:
                 change = _completing(takeover, before, changes)
                 self._put(replace(takeover, committed=now, change=change))
 
-    def returned(self, proxy_id: ProxyId) -> None:
-        """This member believes in another one again: what that one loses from now on is another takeover."""
+    def on_returned(self, proxy_id: ProxyId) -> None:
+        """A suspected member is up again. Identities that it loses from now on belong to a new takeover."""
         takeover = self._open.pop(proxy_id, None)
         if takeover is not None and takeover.advertised is not None:
             self._on_end(takeover)
@@ -93,15 +93,16 @@ class TakeoverWatch:
 def _completing(
     takeover: Takeover, before: Mapping[BrokerId, Ownership], changes: Iterable[OwnershipSet]
 ) -> str:
-    """The id of the command by which the last identity leaves; empty where it is none of these.
+    """The id of the command that moves the last identity away; empty if none of ``changes`` does.
 
-    It is the same at members that have detected the takeover at other moments, with other identities.
+    The id is the same at all members, even if they detected the takeover at different times or with different
+    identities.
     """
     proxy_id = takeover.proxy_id
-    left = {b for b in takeover.broker_ids if b in before and proxy_id in before[b].owners}
-    for change in changes if left else ():
-        left.difference_update(change.removed)
-        left -= {b for b, ownership in change.changes.items() if proxy_id not in ownership.owners}
-        if not left:
+    remaining = {b for b in takeover.broker_ids if b in before and proxy_id in before[b].owners}
+    for change in changes if remaining else ():
+        remaining.difference_update(change.removed)
+        remaining -= {b for b, ownership in change.changes.items() if proxy_id not in ownership.owners}
+        if not remaining:
             return change.command_id
     return ""

@@ -1,7 +1,7 @@
-"""What control does, as OpenTelemetry spans; nobody else knows that library.
+"""OpenTelemetry spans of what control does. Only this module imports that library.
 
-Spans are made of actions that are over, and handed to a thread of the library's, which sends them. Where the
-collector is slow or away, spans are dropped, and that is said once.
+A span is created when its action is over, and passed to a thread of the library, which sends it. If the
+collector is slow or down, spans are dropped, and the log says so once.
 """
 
 from __future__ import annotations
@@ -36,40 +36,44 @@ from fleet.core.takeover import Moment, Takeover, trace_id
 log = logging.getLogger(__name__)
 
 SERVICE: Final = "kafka-proxy-fleet"
-SEND_EVERY_S: Final = 1.0
-GIVE_UP_S: Final = 10.0
-"""A batch that a collector does not take within it is dropped."""
-MOST_WAITING: Final = 2048
-BATCH: Final = 512
-EFFECTIVE: Final = ("", "no_change", "repeated")
-"""What an operator's command comes to where nothing is wrong."""
+SEND_INTERVAL_S: Final = 1.0
+SEND_TIMEOUT_S: Final = 10.0
+"""A batch that the collector does not accept within this time is dropped."""
+MAX_WAITING_SPANS: Final = 2048
+MAX_BATCH_SPANS: Final = 512
+EFFECTIVE_REASONS: Final = ("", "no_change", "repeated")
+"""Outcome reasons of an operator's command that are no error."""
 
 Attributes = Mapping[str, AttributeValue]
 
 
-def exporter(settings: TracingSettings, source: str) -> SpanExporter:
-    """What sends spans to the collector of a configuration.
+def make_exporter(settings: TracingSettings, source: str) -> SpanExporter:
+    """Make the exporter that sends spans to the configured collector.
 
     Args:
-        source: what errors call the configuration file.
+        source: the name of the configuration file in errors.
     Raises:
         ConfigError: a header cannot be read.
     """
     headers = {name: secret.read(source) for name, secret in settings.headers.items()}
-    return OTLPSpanExporter(settings.url, headers=headers, timeout=GIVE_UP_S, compression=Compression.Gzip)
+    return OTLPSpanExporter(
+        settings.url, headers=headers, timeout=SEND_TIMEOUT_S, compression=Compression.Gzip
+    )
 
 
 class Tracing:
-    """Tells what one member has done and seen. No method but `stop` blocks; any thread may call them.
+    """Records the actions and observations of one member as spans.
+
+    Only `stop` blocks. Any thread may call the methods.
 
     Args:
-        sends: takes the spans.
-        to: what the log calls where they go.
-        clock: this instant on both clocks.
+        exporter: sends the spans.
+        to: the name of the collector in the log.
+        clock: returns the current instant on both clocks.
     """
 
     def __init__(
-        self, sends: SpanExporter, to: str, fleet: str, me: ProxyId, clock: Callable[[], Moment]
+        self, exporter: SpanExporter, to: str, fleet: str, me: ProxyId, clock: Callable[[], Moment]
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -90,25 +94,25 @@ class Tracing:
         )
         self._provider.add_span_processor(
             BatchSpanProcessor(
-                _Outspoken(sends, to),
-                max_queue_size=MOST_WAITING,
-                schedule_delay_millis=1000 * SEND_EVERY_S,
-                max_export_batch_size=BATCH,
+                _LoggingExporter(exporter, to),
+                max_queue_size=MAX_WAITING_SPANS,
+                schedule_delay_millis=1000 * SEND_INTERVAL_S,
+                max_export_batch_size=MAX_BATCH_SPANS,
             )
         )
         self._tracer = self._provider.get_tracer("fleet", __version__)
 
     def stop(self, limit_s: float) -> None:
-        """Send what there is, and end. Blocks, for so many seconds at most."""
-        # The library waits for thirty seconds.
+        """Send the waiting spans, and end. Blocks for at most ``limit_s``."""
+        # The library would wait for thirty seconds.
         ending = threading.Thread(target=self._provider.shutdown, name="tracing-end", daemon=True)
         ending.start()
         ending.join(limit_s)
 
     # -- actions -------------------------------------------------------------------------------------------
 
-    def took_over(self, takeover: Takeover) -> None:
-        """A takeover is over: it is advertised and committed, or the member came back before that."""
+    def on_takeover_ended(self, takeover: Takeover) -> None:
+        """A takeover is over: it was advertised and committed, or the member came back earlier."""
         began = takeover.alive or takeover.detected
         parts = (
             ("detect", began, takeover.detected),
@@ -131,32 +135,32 @@ class Tracing:
                 part.end(_at(began, end))
         root.end(_at(began, ended))
 
-    def proposed(self, command: Command, outcome: Future[Outcome]) -> None:
-        """This member has proposed something; it is told of when it is known what came of it."""
-        named = _named(command)
-        if named is not None:
-            outcome.add_done_callback(partial(self._came_to, command, *named, self._clock()))
+    def on_proposed(self, command: Command, outcome: Future[Outcome]) -> None:
+        """This member has proposed a command. The span is created when the outcome is known."""
+        span_name = _span_name(command)
+        if span_name is not None:
+            outcome.add_done_callback(partial(self._on_outcome, command, *span_name, self._clock()))
 
-    def _came_to(
+    def _on_outcome(
         self, command: Command, name: str, attributes: Attributes, began: Moment, outcome: Future[Outcome]
     ) -> None:
-        error = CancelledError("nobody waits") if outcome.cancelled() else outcome.exception()
-        came_to = None if error is not None else outcome.result()
-        if isinstance(command, OwnershipSet) and (came_to is None or not came_to.applied):
-            return  # The leader proposes again what is still to be done.
+        error = CancelledError("cancelled") if outcome.cancelled() else outcome.exception()
+        result = None if error is not None else outcome.result()
+        if isinstance(command, OwnershipSet) and (result is None or not result.applied):
+            return  # The leader proposes the remaining change again.
         with self._ids.of_trace(trace_id(self._fleet, command.command_id)):
             span = self._start(name, began, began, attributes)
-        if came_to is None:
+        if result is None:
             span.set_status(Status(StatusCode.ERROR, str(error)))
         else:
-            span.set_attribute("fleet.generation", came_to.generation)
-            span.set_attribute("fleet.outcome", came_to.reason or "applied")
-            if came_to.reason not in EFFECTIVE:
-                span.set_status(Status(StatusCode.ERROR, came_to.reason))
+            span.set_attribute("fleet.generation", result.generation)
+            span.set_attribute("fleet.outcome", result.reason or "applied")
+            if result.reason not in EFFECTIVE_REASONS:
+                span.set_status(Status(StatusCode.ERROR, result.reason))
         span.end(_at(began, self._clock()))
 
-    def followed(self, status: RaftStatus) -> None:
-        """Raft is in this state now. Whoever is elected tells of it, and since when it knew no leader."""
+    def on_raft_status(self, status: RaftStatus) -> None:
+        """Raft has this status now. The elected member records the election, from the loss of the leader."""
         led, self._leads = self._leads, status.role == "leader"
         now = self._clock()
         if self._leads and not led:
@@ -178,12 +182,12 @@ class Tracing:
 
 
 def _at(origin: Moment, moment: Moment) -> int:
-    """An instant in nanoseconds of Unix time. One clock measures all that belongs together."""
+    """An instant in nanoseconds of Unix time. The monotonic clock measures the distance from ``origin``."""
     return origin.wall_ms * 1_000_000 + round((moment.mono_s - origin.mono_s) * 1e9)
 
 
-def _named(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
-    """The span of a command; None for what is no action of its own."""
+def _span_name(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
+    """The name and attributes of a command's span; None if the command gets no span."""
     match command:
         case DrainSet(proxy_id=proxy_id, drained=drained):
             return "fleet.drain" if drained else "fleet.undrain", {"fleet.member": proxy_id}
@@ -198,14 +202,14 @@ def _named(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for traces that several members tell of."""
+    """Random ids, except for traces to which several members contribute."""
 
     def __init__(self) -> None:
         self._known: ContextVar[int | None] = ContextVar("trace", default=None)
 
     @contextmanager
     def of_trace(self, name: str) -> Iterator[None]:
-        """A trace that is begun inside has this id, 32 hex digits."""
+        """Give traces that start inside the block this id (32 hex digits)."""
         before = self._known.set(int(name, 16))
         try:
             yield
@@ -219,47 +223,47 @@ class _Ids(RandomIdGenerator):
         return False
 
 
-class _Outspoken(SpanExporter):
-    """Sends spans, and says once that they are not taken, until they are again.
+class _LoggingExporter(SpanExporter):
+    """Sends spans. Logs a failure once, until the collector accepts spans again.
 
-    The library has a line for each attempt, at the least; the first of them says why.
+    The library itself logs at least one line per attempt. The first of these lines has the reason.
     """
 
-    def __init__(self, sends: SpanExporter, to: str) -> None:
-        self._sends = sends
+    def __init__(self, exporter: SpanExporter, to: str) -> None:
+        self._exporter = exporter
         self._to = to
-        self._troubled = False
-        self._said = _Said()
+        self._is_failing = False
+        self._library_log = _FirstMessageHandler()
         library = logging.getLogger("opentelemetry")
-        library.handlers = [self._said]
+        library.handlers = [self._library_log]
         library.propagate = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
-            result = self._sends.export(spans)
+            result = self._exporter.export(spans)
         except Exception as error:
             result = SpanExportResult.FAILURE
-            self._said.first = self._said.first or f"{type(error).__name__}: {error}"
+            self._library_log.first = self._library_log.first or f"{type(error).__name__}: {error}"
         if result is SpanExportResult.SUCCESS:
-            if self._troubled:
-                log.info("traces are taken again: %s", self._to)
-            self._troubled = False
-        elif not self._troubled:
-            self._troubled = True
-            why = self._said.first
-            log.warning("traces are not taken, and dropped; this is said once: %s: %s", self._to, why)
-        self._said.first = ""
+            if self._is_failing:
+                log.info("collector accepts traces again: url=%s", self._to)
+            self._is_failing = False
+        elif not self._is_failing:
+            self._is_failing = True
+            why = self._library_log.first
+            log.warning("collector refuses traces, dropping them (logged once): url=%s: %s", self._to, why)
+        self._library_log.first = ""
         return result
 
     def shutdown(self) -> None:
-        self._sends.shutdown()
+        self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._sends.force_flush(timeout_millis)
+        return self._exporter.force_flush(timeout_millis)
 
 
-class _Said(logging.Handler):
-    """Keeps the first thing that the library has to say."""
+class _FirstMessageHandler(logging.Handler):
+    """Keeps the first message that the library logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

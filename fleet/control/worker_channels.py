@@ -1,4 +1,4 @@
-"""Control's side of the local socket: directories go to the workers, their counters and news come back."""
+"""Control's side of the local socket: directories go to the workers, counters and observations come back."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ from fleet.runtime.ipc import (
 
 log = logging.getLogger(__name__)
 
-ANSWER_LIMIT_S: Final = 0.25
-"""How long whoever looks at counters waits for a worker that does not answer."""
-FRESH_S: Final = 0.1
-"""A worker is not asked again so soon, however often somebody looks."""
+COUNTERS_ANSWER_TIMEOUT_S: Final = 0.25
+"""How long a request for counters waits for a worker that does not answer."""
+COUNTERS_MAX_AGE_S: Final = 0.1
+"""Counters that are younger are not requested again, however often a client asks for them."""
 
 
-class Workers:
-    """The connected workers of this member, and what dead ones had counted (``retired``).
+class WorkerChannels:
+    """The connected workers of this member, and the counters of dead workers (``retired``).
 
     Args:
         listen_socket: the bound control socket.
-        on_brokers_seen: called with brokers that a passing response carried.
-        on_brokers_wanted: called with brokers that clients wait for, because nobody knows where they are.
-        on_brokers_lost: called with brokers that did not take a connection, or have ended one.
-        on_applied: called with the revision that every connected worker has in use now.
-        on_traffic: called with what has passed a worker.
+        on_brokers_seen: called with the brokers in a passing response.
+        on_brokers_requested: called with the brokers that clients wait for, because their address is unknown.
+        on_brokers_lost: called with the brokers that did not accept a connection, or have ended one.
+        on_applied: called with the revision that every connected worker uses now.
+        on_traffic: called with the traffic that has passed a worker.
     """
 
     def __init__(
         self,
         listen_socket: socket,
         on_brokers_seen: Callable[[tuple[Broker, ...]], None],
-        on_brokers_wanted: Callable[[tuple[BrokerId, ...]], None],
+        on_brokers_requested: Callable[[tuple[BrokerId, ...]], None],
         on_brokers_lost: Callable[[tuple[BrokerId, ...]], None],
         on_applied: Callable[[int], None],
         on_traffic: Callable[[TrafficMessage], None],
     ) -> None:
         self._socket = listen_socket
         self._on_brokers_seen = on_brokers_seen
-        self._on_brokers_wanted = on_brokers_wanted
+        self._on_brokers_requested = on_brokers_requested
         self._on_brokers_lost = on_brokers_lost
         self._on_applied = on_applied
         self._on_traffic = on_traffic
         self._server: asyncio.Server | None = None
         self._channels: dict[Channel, WorkerCounters] = {}
-        self._greeted: dict[Channel, Hello] = {}
-        self._asked: dict[Channel, asyncio.Future[None]] = {}
-        self._told_s: dict[Channel, float] = {}
-        self._seen: set[int] = set()
+        self._hellos: dict[Channel, Hello] = {}
+        self._pending_counts: dict[Channel, asyncio.Future[None]] = {}
+        self._counters_received_s: dict[Channel, float] = {}
+        self._worker_ids: set[int] = set()
         self._pids: set[int] = set()
         self.retired = WorkerCounters()
         self.restarts = 0
-        self._first = asyncio.Event()
+        self._first_connected = asyncio.Event()
         self._directory: Directory | None = None
         self._reachable: dict[BrokerId, bool] = {}
 
@@ -86,27 +86,28 @@ class Workers:
 
     @property
     def connected(self) -> int:
-        """How many workers have said hello and are still there."""
-        return len(self._greeted)
+        """Number of workers that have sent a hello and are still connected."""
+        return len(self._hellos)
 
-    async def wait_for_one(self) -> None:
-        """Return once a worker has said hello."""
-        await self._first.wait()
+    async def wait_for_first(self) -> None:
+        """Wait until a worker has sent its hello."""
+        await self._first_connected.wait()
 
     @property
     def applied_revision(self) -> int:
-        """The revision that every connected worker has in use; -1 while none is connected."""
+        """The oldest revision that a connected worker uses; -1 while no worker is connected."""
         return min((each.revision for each in self._channels.values()), default=-1)
 
     def publish(self, directory: Directory) -> None:
-        """Hand the directory to every worker, and to those that come later."""
+        """Send the directory to every worker, and to workers that connect later."""
         self._directory = directory
         message = DirectoryMessage(directory)
         for channel in list(self._channels):
             channel.send(message)
 
-    def tell_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
-        """Tell every worker which brokers answer, where that has changed, and those that come later."""
+    def publish_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
+        """Send the reachability of brokers to every worker if it has changed, and to workers that connect
+        later."""
         if self._reachable == reachable:
             return
         self._reachable = dict(reachable)
@@ -114,33 +115,37 @@ class Workers:
         for channel in list(self._channels):
             channel.send(message)
 
-    async def count(self) -> None:
-        """Have every worker tell what it has counted by now.
+    async def refresh_counters(self) -> None:
+        """Request fresh counters from every worker.
 
-        Of one that does not answer within ``ANSWER_LIMIT_S`` it stays what it has told last.
+        A worker that does not answer within ``COUNTERS_ANSWER_TIMEOUT_S`` keeps its last counters.
         """
-        stale_s = asyncio.get_running_loop().time() - FRESH_S
-        answers = [self._ask(each) for each in self._greeted if self._told_s.get(each, 0.0) < stale_s]
+        stale_s = asyncio.get_running_loop().time() - COUNTERS_MAX_AGE_S
+        answers = [
+            self._request_counters(each)
+            for each in self._hellos
+            if self._counters_received_s.get(each, 0.0) < stale_s
+        ]
         if answers:
-            await asyncio.wait(answers, timeout=ANSWER_LIMIT_S)
+            await asyncio.wait(answers, timeout=COUNTERS_ANSWER_TIMEOUT_S)
 
-    def _ask(self, channel: Channel) -> asyncio.Future[None]:
-        answer = self._asked.get(channel)
+    def _request_counters(self, channel: Channel) -> asyncio.Future[None]:
+        answer = self._pending_counts.get(channel)
         if answer is None:
-            answer = self._asked[channel] = asyncio.get_running_loop().create_future()
+            answer = self._pending_counts[channel] = asyncio.get_running_loop().create_future()
             channel.send(CountMessage())
         return answer
 
-    def _answered(self, channel: Channel) -> None:
-        answer = self._asked.pop(channel, None)
+    def _complete_count(self, channel: Channel) -> None:
+        answer = self._pending_counts.pop(channel, None)
         if answer is not None:
             answer.set_result(None)
 
     def views(self) -> tuple[WorkerView, ...]:
-        """The workers that are connected now, each with what it said last."""
+        """The connected workers, each with its last counters."""
         return tuple(
             WorkerView(hello.worker, hello.pid, self._channels[channel])
-            for channel, hello in sorted(self._greeted.items(), key=lambda item: item[1].worker)
+            for channel, hello in sorted(self._hellos.items(), key=lambda item: item[1].worker)
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,43 +157,43 @@ class Workers:
             channel.send(ReachableMessage(self._reachable))
         try:
             while (message := await channel.receive()) is not None:
-                self._received(channel, message)
+                self._on_message(channel, message)
         except ValueError as error:
-            log.error("a worker said what is not a message: %s", str(error).splitlines()[0])
+            log.error("a worker sent an invalid message: %s", str(error).splitlines()[0])
         finally:
             self.retired = retire(self.retired, self._channels.pop(channel))
-            self._greeted.pop(channel, None)
-            self._told_s.pop(channel, None)
-            self._answered(channel)
+            self._hellos.pop(channel, None)
+            self._counters_received_s.pop(channel, None)
+            self._complete_count(channel)
             channel.close()
-            self._tell_applied()
+            self._report_applied()
 
-    def _tell_applied(self) -> None:
+    def _report_applied(self) -> None:
         if self._channels:
             self._on_applied(self.applied_revision)
 
-    def _received(self, channel: Channel, message: ipc.Message) -> None:
+    def _on_message(self, channel: Channel, message: ipc.Message) -> None:
         match message:
             case Hello(worker=worker, pid=pid):
-                self.restarts += worker in self._seen and pid not in self._pids
-                self._seen.add(worker)
+                self.restarts += worker in self._worker_ids and pid not in self._pids
+                self._worker_ids.add(worker)
                 self._pids.add(pid)
-                self._greeted[channel] = message
-                self._first.set()
-                log.info("worker %d (pid %d) is connected", worker, pid)
+                self._hellos[channel] = message
+                self._first_connected.set()
+                log.info("worker connected: worker=%d pid=%d", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
-                self._told_s[channel] = asyncio.get_running_loop().time()
-                self._answered(channel)
-                self._tell_applied()
+                self._counters_received_s[channel] = asyncio.get_running_loop().time()
+                self._complete_count(channel)
+                self._report_applied()
             case TrafficMessage():
                 self._on_traffic(message)
-            case BrokersSeenMessage(brokers=brokers, wanted=wanted):
+            case BrokersSeenMessage(brokers=brokers, wanted=requested):  # words: a field of the message
                 if brokers:
                     self._on_brokers_seen(brokers)
-                if wanted:
-                    self._on_brokers_wanted(wanted)
+                if requested:
+                    self._on_brokers_requested(requested)
             case BrokersLostMessage(broker_ids=broker_ids):
                 self._on_brokers_lost(broker_ids)
             case DirectoryMessage() | ReachableMessage() | CountMessage():
-                log.error("a worker sent a %s message; only control does", message.kind)
+                log.error("a worker sent a %s message, which only control may send", message.kind)

@@ -1,4 +1,4 @@
-"""JSON documents: a dataclass to bytes and back, checked."""
+"""JSON documents: a dataclass to bytes and back, with validation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class Codec(Generic[T]):
-    """One kind of document, to and from JSON.
+    """Encodes and decodes one kind of document.
 
-    What does that is made when it is first needed: no process needs all of them, and each takes milliseconds.
+    The validator is created at its first use: no process needs all kinds, and each takes milliseconds.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -29,10 +29,10 @@ class Codec(Generic[T]):
         return escape_json(self._adapter.dump_json(document))
 
     def decode(self, raw: bytes) -> T:
-        """The document; fields that it does not know are left out, for members of another version.
+        """Decode a document. Unknown fields, which other versions may send, are ignored.
 
         Raises:
-            ValueError: it is no such document.
+            ValueError: the bytes are not a document of this kind.
         """
         return self._adapter.validate_json(raw)
 

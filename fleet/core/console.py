@@ -1,4 +1,4 @@
-"""Text for a terminal, by rich: what comes from outside is neither markup nor a control sequence."""
+"""Text for rich terminals: external text must act neither as markup nor as a control sequence."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from fleet.core.text import make_printable
 
 
 def escape(text: object) -> str:
-    """Text from outside as it stands: on one line, without control characters, and no markup."""
+    """Escape external text: one line, no control characters, no markup."""
     return escape_markup(make_printable(text))

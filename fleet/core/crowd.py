@@ -1,7 +1,7 @@
-"""Connections that share a limited number of places, so that no source takes those of all others.
+"""Fair sharing of a limited number of connections, so that no source takes the places of all others.
 
-Where strangers may connect, a limit alone lets one of them keep everybody else out. Here a newcomer always
-gets a place, at the cost of the source that has most.
+With a plain limit, one stranger could keep all others out. Here a new connection always gets a place, and the
+source with the most connections loses its oldest one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HOST_BITS = 64
 
 
 class Crowd(Generic[T]):
-    """Visitors by the source that they come from, in the order in which they came.
+    """Visitors grouped by source, in order of arrival.
 
     Args:
         limit: the number of places.
@@ -37,9 +37,9 @@ class Crowd(Generic[T]):
         return visitor in self._source_of
 
     def add(self, visitor: T, source: str) -> T | None:
-        """Take a visitor in.
+        """Add a visitor.
 
-        Returns: the one that has to go, where there were too many: the oldest of the source that has most
+        Returns: the visitor to evict above the limit (the oldest of the largest source); otherwise None
         """
         self._source_of[visitor] = source
         self._by_source.setdefault(source, {})[visitor] = None
@@ -50,7 +50,7 @@ class Crowd(Generic[T]):
         return displaced
 
     def discard(self, visitor: T) -> None:
-        """Free the place of a visitor, if there is one."""
+        """Free the place of a visitor, if it has one."""
         source = self._source_of.pop(visitor, None)
         if source is None:
             return
@@ -60,7 +60,7 @@ class Crowd(Generic[T]):
             del self._by_source[source]
 
     def has_place_for(self, source: str) -> bool:
-        """Whether a place is free, or the largest source has more places than this one would have."""
+        """Whether a place is free, or the largest source has more places than ``source`` would have."""
         if len(self) < self._limit:
             return True
         own = len(self._by_source.get(source, ()))
@@ -71,9 +71,9 @@ class Crowd(Generic[T]):
 
 
 def source_of(address: object) -> str:
-    """What counts as one source: an IPv4 address, or an IPv6 network of 64 bits, which one host can fill.
+    """The source of an address: the IPv4 address, or the IPv6 /64 network, which one host can fill.
 
-    Args:    address: as ``socket.accept`` returns it; that of a Unix socket has no host
+    Args:    address: the address as ``socket.accept`` returns it; the address of a Unix socket has no host
     """
     if not isinstance(address, tuple):
         return ""

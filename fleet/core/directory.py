@@ -1,7 +1,7 @@
-"""From the committed state and this member's suspicions to the directory that its workers read. Pure.
+"""Builds the directory for the workers from the committed state and this member's suspicions. Pure.
 
-The overlay is laid here: an identity whose owners all look dead is advertised at its first live successor,
-the same one on every member, before Raft has committed anything.
+This module applies the overlay: if all owners of an identity look dead, every member immediately advertises
+the same first live successor, before Raft commits the change.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def advertised_owners(
     live: Callable[[ProxyId], bool],
     members: Mapping[ProxyId, Member],
 ) -> tuple[ProxyId, ...]:
-    """The proxies to advertise for one identity when only some members are live.
+    """The proxies to advertise for one identity while some members may be dead.
 
     Args:
-        ownership: what is committed for the identity.
+        ownership: the committed ownership of the identity.
         live: whether a member can be advertised now.
         members: the committed members.
-    Returns: the live owners; else the first live successor; else the live member that rendezvous hashing
-        picks, one that may own before one that is drained; where nobody is live, the committed owners.
+    Returns: the live owners; otherwise the first live successor; otherwise the live member that rendezvous
+        hashing picks, with eligible members before drained ones; without live members, the committed owners.
     """
     owners = tuple(proxy_id for proxy_id in ownership.owners if live(proxy_id))
     if owners:
@@ -45,16 +45,16 @@ def advertised_owners(
         member = members.get(proxy_id)
         if member is not None and member.eligible and member.serves(broker_id) and live(proxy_id):
             return (proxy_id,)
-    stand_in = _stand_in(broker_id, live, members)
-    return ownership.owners if stand_in is None else (stand_in,)
+    fallback = _fallback_owner(broker_id, live, members)
+    return ownership.owners if fallback is None else (fallback,)
 
 
 def pick(owners: tuple[ProxyId, ...], client_key: bytes) -> ProxyId:
-    """One of an identity's owners for one client: the same on every member, and evenly over the clients.
+    """Pick the owner of an identity for one client: the same on every member, and evenly over the clients.
 
     Args:
-        owners: at least one.
-        client_key: what tells clients apart and stays the same for one of them, such as its host.
+        owners: at least one owner.
+        client_key: a stable key of the client, such as its host.
     """
     if len(owners) == 1:
         return owners[0]
@@ -63,32 +63,34 @@ def pick(owners: tuple[ProxyId, ...], client_key: bytes) -> ProxyId:
 
 def build(
     state: FleetState,
-    suspects: AbstractSet[ProxyId],
+    bypassed: AbstractSet[ProxyId],
     me: Member | None,
     revision: int,
     seen: Mapping[BrokerId, Broker] | None = None,
 ) -> Directory:
-    """The directory to hand out now.
+    """Build the directory for the workers.
 
     Args:
-        state: what is committed.
-        suspects: the members to advertise around.
-        me: this member as configured here; None where the directory is for nobody in particular.
-        revision: one more than that of the directory before.
-        seen: brokers that this member knows of, committed or not, at the addresses where it reaches them.
+        state: the committed state.
+        bypassed: the members to bypass.
+        me: this member as configured; None if the directory is for no particular member.
+        revision: the revision of the new directory.
+        seen: the brokers that this member knows, committed or not, at the addresses where it reaches them.
     """
     members = _members(state, me)
     my_id = None if me is None else me.proxy_id
-    suspected = frozenset(suspects) - {my_id}
+    bypassed_peers = frozenset(bypassed) - {my_id}
 
     def live(proxy_id: ProxyId) -> bool:
-        # I never advertise around myself: I am serving right now, whatever has been committed about me.
+        # A member never bypasses itself: it is serving now, whatever is committed about it.
         if proxy_id == my_id:
             return True
         member = state.members.get(proxy_id)
-        return member is not None and member.status is not MemberStatus.DOWN and proxy_id not in suspected
+        return (
+            member is not None and member.status is not MemberStatus.DOWN and proxy_id not in bypassed_peers
+        )
 
-    # What the brokers told me myself goes first: I may reach them by another listener than the others do.
+    # Addresses that this member has seen take precedence: it may reach the brokers by another listener.
     brokers = {**state.brokers, **(seen or {})}
     advertised: dict[BrokerId, tuple[ProxyId, ...]] = {}
     for broker_id in sorted(state.ownership.keys() | brokers.keys()):
@@ -97,8 +99,8 @@ def build(
             advertised[broker_id] = advertised_owners(broker_id, ownership, live, state.members)
         elif me is not None and me.serves(broker_id):
             advertised[broker_id] = (me.proxy_id,)
-        elif (stand_in := _stand_in(broker_id, live, members)) is not None:
-            advertised[broker_id] = (stand_in,)
+        elif (fallback := _fallback_owner(broker_id, live, members)) is not None:
+            advertised[broker_id] = (fallback,)
     return Directory(
         generation=state.generation,
         revision=revision,
@@ -106,7 +108,7 @@ def build(
         committed={broker_id: ownership.owners for broker_id, ownership in state.ownership.items()},
         members=members,
         brokers=brokers,
-        suspects=tuple(sorted(suspected)),
+        suspects=tuple(sorted(bypassed_peers)),
     )
 
 
@@ -114,14 +116,14 @@ def _members(state: FleetState, me: Member | None) -> dict[ProxyId, Member]:
     members = dict(state.members)
     if me is not None:
         committed = members.get(me.proxy_id)
-        # My addresses are what I am configured with now; what the fleet decided about me is not mine to say.
+        # This member's configuration decides its addresses; the committed state decides its status.
         members[me.proxy_id] = (
             me if committed is None else replace(me, status=committed.status, drained=committed.drained)
         )
     return members
 
 
-def _stand_in(
+def _fallback_owner(
     broker_id: BrokerId, live: Callable[[ProxyId], bool], members: Mapping[ProxyId, Member]
 ) -> ProxyId | None:
     candidates = [member for member in members.values() if member.serves(broker_id) and live(member.proxy_id)]
@@ -133,5 +135,5 @@ def _stand_in(
 
 
 def _score(proxy_id: ProxyId, key: bytes) -> bytes:
-    """A stable weight of one member for one key; the greatest one wins (rendezvous hashing)."""
+    """A stable score of one member for one key; the highest score wins (rendezvous hashing)."""
     return blake2b(proxy_id.encode() + b"\0" + key, digest_size=8).digest()

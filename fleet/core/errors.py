@@ -1,32 +1,35 @@
-"""Every error the fleet raises on purpose, as one tree.
+"""Every error that the fleet raises on purpose, as one tree.
 
 FleetError
-├── ConfigError            the configuration file is wrong; says line, field, value, rule and fix
-├── CertificateError       certificates cannot be made, or found, where they are asked for
-├── StartError             a member cannot start: a port in use, a data directory that cannot be written
-├── WireError              one connection carried bytes that are not the Kafka protocol
-│   ├── TruncatedFrame     a frame ends inside a field
-│   ├── OversizeFrame      a frame, or the part of it that must be read whole, is above its limit
-│   ├── MalformedFrame     a length or a count that cannot be
-│   ├── UnknownResponse    a response that answers no request in flight
-│   └── UnsupportedVersion an API key or version that the fleet does not offer
-├── LimitReached           one connection is too many, or takes too long
-├── RaftError              the replicated log cannot be used as asked
-│   ├── NoQuorum           no majority of voters is reachable
-│   ├── CommandTimeout     the outcome of a command is not known in time
-│   └── JournalError       the journal on disk is corrupt, or cannot be written
-│       └── JournalForgot  the journal lacks promises that other voters remember
-├── NoMetadata             no broker says which brokers there are
-├── StaleGeneration        a command was computed from an ownership that is no longer the newest
-├── UnknownMember          no member of that id
-├── AdminError             a member's admin address did not answer, or answered with an error
-├── TemplateError          an operator's command is no command line
-├── CommandFailed          an operator's command failed
-├── RestartFailed          a rolling restart was given up: the fleet is not well
-├── PipelineError          a job of the data pipeline cannot read, or write, what it has to
-├── GameDayError           a game day was not begun, or given up
-│   └── NotProved          nothing shows that what was to break is broken
-└── DemoError              Kafka, a client or a tool that the demo needs did not come up
+├── ConfigError             the configuration file is wrong; has line, field, value, rule and fix
+├── CertificateError        certificates cannot be created or found
+├── StartError              a member cannot start: a port in use, a data directory that cannot be written
+├── WireError               a connection carried bytes that are not the Kafka protocol
+│   ├── TruncatedFrame      a frame ends inside a field
+│   ├── OversizeFrame       a frame, or the part of a frame that must be read whole, is above its limit
+│   ├── MalformedFrame      a length, count or varint has an impossible value
+│   ├── UnknownResponse     a response answers no request in flight
+│   ├── UnsupportedVersion  an API key or version that the fleet does not offer
+│   └── HandshakeFailed     the TLS handshake of a client failed
+├── LimitExceeded           a client's connection exceeds a limit
+├── RaftError               the replicated log cannot be used
+│   ├── NoQuorum            no majority of the voters is reachable
+│   ├── CommandTimeout      the outcome of a command is not known in time
+│   └── JournalError        the journal on disk is corrupt, or cannot be written
+│       └── JournalForgot   the journal lacks promises that other voters remember
+├── SpoolError              a spool file of events cannot be used
+├── NoMetadata              no server of the cluster lists the brokers
+├── StaleGeneration         a command was computed from an outdated ownership
+├── UnknownMember           no configured member has the id
+├── UnknownBroker           no broker of the fleet has the id
+├── AdminError              a member's admin address did not answer, or answered with an error
+├── CommandTemplateError    an operator's command template is not a command line
+├── CommandFailed           an operator's command failed
+├── RestartFailed           a rolling restart stopped early because the fleet is not well
+├── PipelineError           a job of the data pipeline cannot read its input or write its output
+├── GameDayError            a game day did not start, or was stopped early
+│   └── FaultNotObserved    no observation shows that the injected fault is effective
+└── DemoError               Kafka, a client or a tool that the demo needs did not start
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ MemoryLimit = Literal["max_patched_response_bytes", "write_buffer_bytes"]
 ConnectionLimit = Literal[
     "max_connections", "max_connections_per_source", "vanished_timeout_s", TimeLimit, MemoryLimit
 ]
-"""Those of the configured limits that close a connection."""
+"""The configured limits that close a connection."""
 
 
 class FleetError(Exception):
-    """Base of every error that the fleet raises on purpose."""
+    """Base class of every error that the fleet raises on purpose."""
 
 
 class ConfigError(FleetError):
@@ -51,7 +54,7 @@ class ConfigError(FleetError):
 
 
 class CertificateError(FleetError):
-    """Certificates cannot be made, or found, where they are asked for."""
+    """Certificates cannot be created or found."""
 
 
 class StartError(FleetError):
@@ -59,11 +62,11 @@ class StartError(FleetError):
 
 
 class WireError(FleetError):
-    """Bytes that are not the Kafka protocol as the fleet offers it.
+    """A connection carried bytes that are not the Kafka protocol as the fleet offers it.
 
     Args:
-        peer: whose fault it is.
-        detail: what was wrong, with the offending numbers.
+        peer: the side at fault.
+        detail: the mistake, with the offending numbers.
     """
 
     reason = "wire"
@@ -81,41 +84,41 @@ class TruncatedFrame(WireError):
 
 
 class OversizeFrame(WireError):
-    """A frame, or the part of one that must be read whole, is above its limit."""
+    """A frame, or the part of a frame that must be read whole, is above its limit."""
 
     reason = "oversize"
 
 
 class MalformedFrame(WireError):
-    """A length, count or varint that cannot be."""
+    """A length, count or varint has an impossible value."""
 
     reason = "malformed"
 
 
 class UnknownResponse(WireError):
-    """A response whose correlation id is not that of the oldest request in flight."""
+    """The correlation id of a response does not match the oldest request in flight."""
 
     reason = "unknown_response"
 
 
 class UnsupportedVersion(WireError):
-    """An API key or version that the fleet does not offer was used all the same."""
+    """A client used an API key or version that the fleet does not offer."""
 
     reason = "unsupported_version"
 
 
 class HandshakeFailed(WireError):
-    """A client has not come as far as its first request: TLS was not agreed on."""
+    """The TLS handshake of a client failed, before its first request."""
 
     reason = "handshake"
 
 
 class LimitExceeded(FleetError):
-    """A client's connection is closed, whatever it carried.
+    """A client's connection exceeds a limit and is closed, whatever it carried.
 
     Args:
         limit: the field of ``limits`` in the configuration.
-        detail: what there was too much of, with numbers.
+        detail: the excess, with numbers.
     """
 
     def __init__(self, limit: ConnectionLimit, detail: str) -> None:
@@ -124,15 +127,15 @@ class LimitExceeded(FleetError):
 
 
 class RaftError(FleetError):
-    """The replicated log cannot be used as asked."""
+    """The replicated log cannot be used."""
 
 
 class NoQuorum(RaftError):
-    """No majority of the voters is reachable, so nothing can be committed."""
+    """No majority of the voters is reachable, so no command can be committed."""
 
 
 class CommandTimeout(RaftError):
-    """The outcome of a command is not known in time; it may still be committed."""
+    """The outcome of a command is not known in time; the command may still be committed."""
 
 
 class JournalError(RaftError):
@@ -140,17 +143,17 @@ class JournalError(RaftError):
 
 
 class JournalForgot(JournalError):
-    """The journal lacks promises that other voters remember: it is a copy, or new."""
+    """The journal lacks promises that other voters remember: it is a copy, or it is new."""
 
 
 class SpoolError(FleetError):
-    """A file of events that wait for Kafka cannot be used."""
+    """A spool file, which holds events that wait for Kafka, cannot be used."""
 
 
 class NoMetadata(FleetError):
-    """No broker says which brokers there are; the reason of each that was asked.
+    """No server of the cluster lists the brokers. The message has the reason of each server.
 
-    Args: refused: whether one has answered, and tells nobody who has no credentials.
+    Args: refused: whether a server answered, but refuses Metadata to clients without credentials.
     """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -159,11 +162,15 @@ class NoMetadata(FleetError):
 
 
 class StaleGeneration(FleetError):
-    """A command was computed from an ownership that is no longer the newest."""
+    """A command was computed from an outdated ownership."""
 
 
 class UnknownMember(FleetError):
-    """No member of that id is configured."""
+    """No configured member has the id."""
+
+
+class UnknownBroker(FleetError):
+    """No broker of that id is known to the fleet."""
 
 
 class AdminError(FleetError):
@@ -171,28 +178,28 @@ class AdminError(FleetError):
 
 
 class CommandTemplateError(FleetError):
-    """A command of the operator's, with names to put in, is no command line."""
+    """An operator's command template, with placeholders, is not a command line."""
 
 
 class CommandFailed(FleetError):
-    """A command of the operator's could not be started, or failed."""
+    """An operator's command could not be started, or failed."""
 
 
 class RestartFailed(FleetError):
-    """A rolling restart was given up before the next member: the fleet is not well enough."""
+    """A rolling restart stopped before the next member, because the fleet is not well enough."""
 
 
 class PipelineError(FleetError):
-    """A job of the data pipeline cannot read, or write, what it has to."""
+    """A job of the data pipeline cannot read its input or write its output."""
 
 
 class GameDayError(FleetError):
-    """A game day was not begun, or was given up: it says nothing about the fleet's promises."""
+    """A game day did not start, or was stopped early: it proves nothing about the fleet's promises."""
 
 
 class FaultNotObserved(GameDayError):
-    """Nothing shows from outside that a member is as broken as it was to be."""
+    """No observation from outside shows that the injected fault is effective."""
 
 
 class DemoError(FleetError):
-    """Something that the demo needs (Kafka, a client, a tool) did not come up."""
+    """Kafka, a client or a tool that the demo needs did not start."""

@@ -1,10 +1,11 @@
-"""The events of a fleet, as they are in its topics: one JSON object a record.
+"""The schema of the fleet's events: one JSON object per record.
 
-Every object has a `kind`, a `version` and an `id`. Records with the same id tell of the same thing: some were
-sent twice, because delivery is at least once, and what is committed is told of by every member that learns of
-it. A field may be added within a version; a reader ignores those that it does not know.
+Every object has a `kind`, a `version` and an `id`. Records with the same id report the same event: delivery
+is at least once, and every member that learns of a commit reports it. A version may gain fields; a reader
+ignores unknown fields.
 
-Times are wall-clock milliseconds since 1970, of the clock of whoever is named beside them.
+The *reporter* of an event is the member that published it. Times are wall-clock milliseconds since 1970, on
+the reporter's clock unless the field's description names another clock.
 """
 
 from __future__ import annotations
@@ -26,28 +27,27 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OwnershipEvent:
-    """Whom one committed generation gave one identity to.
+    """The owners that one committed generation gave to one identity.
 
     Args:
         id: the same from every member.
-        told_by: the member that tells it.
-        generation: the first that has it so.
-        before: the owners until then; null where the teller does not know.
-        owners: empty where the identity is gone with its broker.
-        proposed_at_ms: on the clock of the leader of that time; the same from every member.
-        committed_at_ms: when the teller learned of it.
-        detected_at_ms: when the teller saw the first sign that an owner had to be replaced; null where the
-            owners were not replaced for that.
-        advertised_at_ms: when all the teller's workers had gone around that owner; null also while they have
-            not: another event with this id follows then.
-        alive_at_ms: the last moment at which the teller is sure that the worker of the owner that is gone
-            was alive: when it was asked what it has answered since. Null where the teller is sure of none,
-            and in events of before there was this field.
+        generation: the first generation with these owners.
+        before: the previous owners; null if the reporter does not know them.
+        owners: the new owners; empty if the identity was removed with its broker.
+        proposed_at_ms: on the clock of the leader at that time; the same from every member.
+        committed_at_ms: when the reporter learned of the commit.
+        detected_at_ms: when the reporter saw the first sign that an owner had to be replaced; null if the
+            ownership changed for another reason.
+        advertised_at_ms: when all workers of the reporter bypassed that owner; null while they do not. A
+            second event with this id follows once they do.
+        alive_at_ms: the last moment at which the worker of the lost owner was certainly alive: when the last
+            question was sent that it answered. Null if the reporter knows no such moment, and in events of
+            older releases.
     """
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     generation: int
     broker_id: BrokerId
     before: tuple[ProxyId, ...] | None
@@ -64,17 +64,17 @@ class OwnershipEvent:
 
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
-    """What the fleet has committed about a member.
+    """A committed change of a member.
 
     Args:
         id: the same from every member.
-        incarnation: which life of it.
-        drained: whether an operator wants it to own nothing.
+        incarnation: identifies one life of the member.
+        drained: whether an operator has drained the member.
     """
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     proxy_id: ProxyId
     incarnation: int
     status: MemberStatus
@@ -87,15 +87,15 @@ class MemberEvent:
 
 @dataclass(frozen=True, slots=True)
 class LivenessEvent:
-    """What one member holds of another one.
+    """A change of a member's liveness, as one other member judges it.
 
     Args:
-        reason: why, in a word.
+        reason: the reason of the change, in one word.
     """
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     proxy_id: ProxyId
     before: Liveness
     after: Liveness
@@ -107,24 +107,24 @@ class LivenessEvent:
 
 @dataclass(frozen=True, slots=True)
 class TrafficEvent:
-    """What passed one listener of one worker, to and from one broker, in a second or so.
+    """The traffic between one listener of one worker and one broker, in a period of about a second.
 
     Args:
-        broker_id: -1 for what came by a bootstrap port, whichever broker it went to.
-        at_ms: until when.
-        period_ms: since when.
-        opened: connections that came, the fleet's own probes among them.
-        connections: those that are open in the end.
-        bytes_to_broker, bytes_to_client: all of them.
-        in_flight_peak: most requests in flight on one connection, where it was looked.
-        apis: by api key.
-        clients: client id → requests that were sampled; those that had most.
-        requests: of all APIs; null in events of before there was this field.
+        broker_id: -1 for connections to a bootstrap port, whichever broker they use.
+        at_ms: the end of the period.
+        period_ms: the length of the period.
+        opened: number of new connections, the fleet's own probes included.
+        connections: number of open connections at the end.
+        bytes_to_broker, bytes_to_client: bytes in each direction.
+        in_flight_peak: the most requests in flight on one connection, as far as sampled.
+        apis: api key → traffic.
+        clients: client id → sampled requests, for the busiest clients.
+        requests: number of requests of all APIs; null in events of older releases.
     """
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     listener: str
     broker_id: BrokerId
     at_ms: int
@@ -141,30 +141,30 @@ class TrafficEvent:
     version: Literal[1] = 1
 
 
-What: TypeAlias = Literal["opened", "closed", "moved", "cut"]
+ConnectionChange: TypeAlias = Literal["opened", "closed", "moved", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvent:
-    """A client's connection has sent its first request to a broker, or has ended since.
+    """A client's connection has sent its first request to a broker, or has ended.
 
     Args:
-        id: of the beginning, or of the end.
-        connection: the same in both.
-        what: closed by the client; moved: told to go elsewhere, in order; cut: for want of a broker, or of an
-            answer, or for what it carried.
-        why: as `fleet.runtime.ipc.ConnectionRow.end`; null where it has opened.
-        broker_id: -1 where it came by a bootstrap port.
-        owned: whether the teller stood for that broker then.
-        client: its address.
-        open_ms: for how long it was there.
+        id: the id of this event; the start and the end of a connection have different ids.
+        connection: the id of the connection, the same in both events.
+        what: "closed" by the client; "moved" in order, because the identity has another owner; "cut" for lack
+            of a broker or of an answer, or because of its content.
+        why: as in `fleet.runtime.ipc.ConnectionRow.end`; null if the connection was opened.
+        broker_id: -1 for a connection to a bootstrap port.
+        owned: whether the reporter owned that broker's identity then.
+        client: the address of the client.
+        open_ms: how long the connection was open.
     """
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     connection: str
-    what: What
+    what: ConnectionChange
     why: ConnectionEnd | None
     listener: str
     broker_id: BrokerId
@@ -179,11 +179,11 @@ class ConnectionEvent:
 
 @dataclass(frozen=True, slots=True)
 class WeightEvent:
-    """How much passes an identity; told by the pipeline, and read by the members.
+    """The weight of an identity. The pipeline writes this event, and the members read it.
 
     Args:
-        weight: what it costs a proxy, as microseconds of processor time a second; an estimate.
-        at_ms: the end of the traffic that it was computed from.
+        weight: the estimated cost for a proxy, in microseconds of processor time per second.
+        at_ms: the end of the traffic from which the weight was computed.
     """
 
     id: str
@@ -207,21 +207,23 @@ TOPICS: Final = MappingProxyType(
         "weight": "weights",
     }
 )
-"""The topic of each kind, behind the prefix that is configured."""
+"""The topic of each kind, without the configured prefix."""
 LATEST: Final = "ownership.latest"
 """The compacted copy: the newest ownership event of each identity."""
 WEIGHTS: Final = TOPICS["weight"]
 EXPENDABLE: Final = frozenset((TOPICS["traffic"], TOPICS["connection"]))
-"""There is much of it: where there is no room it goes before anything else does."""
-OUTSIDE: Final = "outside"
+"""Topics with many events. If there is no room, these events are dropped first."""
+OBSERVATIONS: Final = "observations"
 """What applications and external observers have seen of the fleet; see `fleet.pipeline.observations`."""
+DEPRECATED_OBSERVATIONS: Final = "outside"
+"""The name of `OBSERVATIONS` before 0.3.0. The pipeline still reads it; the fleet no longer creates it."""
 DEAD_LETTERS: Final = "dead_letters"
-"""Where `fleet.pipeline` puts what it has found in the other topics and is no event."""
+"""The topic for records of the other topics that `fleet.pipeline` could not read as events."""
 
 EVENTS: Final[Codec[Event]] = Codec(Annotated[Event, Field(discriminator="kind")])  # type: ignore[arg-type]
 
 
 def key(event: Event) -> bytes:
-    """Of its record: what happens to one identity, or one member, keeps its order."""
+    """The record key of an event. The events of one identity, or of one member, keep their order."""
     subject = event.proxy_id if isinstance(event, MemberEvent | LivenessEvent) else event.broker_id
     return f"{event.fleet}/{subject}".encode()

@@ -1,7 +1,7 @@
-"""Why a file that an operator has named cannot be used: the rule that it breaks, and the fix.
+"""Faults of files that an operator has named: the broken rule, and the fix.
 
-Each error of the configuration names one field, its value, the rule and the fix. The rule and the fix for a
-file are the same wherever the file is named, so they are here.
+Each configuration error names one field, its value, the rule and the fix. The rule and the fix for a file do
+not depend on the field that names the file, so this module has them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_fault(error: OSError | ValueError) -> Fault:
-    """Why a file cannot be read; a ValueError is of a path that no file can have."""
+    """Why a file cannot be read. A ValueError means that no file can have this path."""
     if isinstance(error, IsADirectoryError):
         return "cannot be read (is a directory)", "name the file in it"
     reason = str(getattr(error, "strerror", None) or error).lower()
@@ -27,7 +27,7 @@ def read_fault(error: OSError | ValueError) -> Fault:
 
 
 def encoding_fault(raw: bytes) -> Fault | None:
-    """What is wrong with the first bytes of a text file; None where nothing is."""
+    """The fault in the first bytes of a text file; None if there is no fault."""
     if raw.startswith(codecs.BOM_UTF8):
         return "the file begins with a byte-order mark", _WITHOUT_BOM
     if raw.startswith(_UTF_16):

@@ -1,7 +1,7 @@
-"""Names the protocol of a connection that an address does not expect, by its first bytes, and the likely fix.
+"""Identifies an unexpected protocol by the first bytes of a connection, and suggests the likely fix.
 
-A refused connection leaves one log line. Without the protocol, TLS at a plaintext port reads "request of
-369295618 bytes", and an operator would have to know the first bytes of each protocol.
+A refused connection leaves one log line. Without the protocol, the line for TLS at a plaintext port would be
+"request of 369295618 bytes", and an operator would have to know the first bytes of each protocol.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _BEGINNINGS: Final[tuple[tuple[bytes, Protocol], ...]] = (
     (b"SSH-", "SSH"),
 )
 _KAFKA: Final = Struct(">ihh")
-_MOST_KAFKA_BYTES: Final = 1 << 27
-"""Of a first request: Kafka's own default is below, and text is above."""
-_MOST_API_KEY: Final = 127
-_MOST_API_VERSION: Final = 31
+_MAX_KAFKA_REQUEST_BYTES: Final = 1 << 27
+"""Limit for the size of a first request: Kafka's own default is below, and text read as a size is above."""
+_MAX_API_KEY: Final = 127
+_MAX_API_VERSION: Final = 31
 
 
 class NotTls(ssl.SSLError):
-    """The peer opened a connection that has to be TLS with another protocol.
+    """The peer opened a TLS connection with another protocol.
 
-    Args: protocol: that it speaks.
+    Args: protocol: the protocol that the peer speaks.
     """
 
     def __init__(self, protocol: Protocol) -> None:
@@ -50,7 +50,7 @@ class NotTls(ssl.SSLError):
 
 
 def name_protocol(first_bytes: bytes) -> Protocol | None:
-    """The protocol of a connection by its first bytes; None where they say too little."""
+    """Identify the protocol of a connection by its first bytes; None if they are not sufficient."""
     for beginning, protocol in _BEGINNINGS:
         if first_bytes.startswith(beginning):
             return protocol
@@ -69,9 +69,9 @@ def _is_kafka(first_bytes: bytes) -> bool:
     version: int
     size, api_key, version = _KAFKA.unpack_from(first_bytes)
     return (
-        10 <= size <= _MOST_KAFKA_BYTES
-        and 0 <= api_key <= _MOST_API_KEY
-        and 0 <= version <= _MOST_API_VERSION
+        10 <= size <= _MAX_KAFKA_REQUEST_BYTES
+        and 0 <= api_key <= _MAX_API_KEY
+        and 0 <= version <= _MAX_API_VERSION
     )
 
 
@@ -86,9 +86,9 @@ _FIXES: Final[dict[Protocol, str]] = {
 
 
 def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | None:
-    """What a client did wrong at a listener, and the fix; None where it speaks what it should.
+    """The mistake of a client at a listener, and the fix; None if the client speaks Kafka.
 
-    Args: secured: whether the protocol came within TLS.
+    Args: secured: whether the bytes arrived within TLS.
     """
     if protocol == "Kafka":
         return None
@@ -107,7 +107,7 @@ def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | No
 def explain_refusal(
     error: WireError | LimitExceeded, received: bytes, listener: str, *, secured: bool
 ) -> WireError | LimitExceeded:
-    """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
+    """Add the protocol to the error of a client whose first bytes are not Kafka."""
     protocol = name_protocol(received)
     detail = None if protocol is None else at_listener(protocol, listener, secured=secured)
     if detail is None:
@@ -118,13 +118,13 @@ def explain_refusal(
 
 
 def in_place_of_tls(error: NotTls, listener: str) -> str:
-    """What a client did wrong that did not begin with TLS at a TLS listener, and the fix."""
+    """The mistake of a client that did not start with TLS at a TLS listener, and the fix."""
     fix = _FIXES.get(error.protocol, "set security.protocol=SSL or SASL_SSL in the client")
     return f"{error.args[0]} to the TLS listener {listener}; {fix}"
 
 
 def at_peer_address(protocol: Protocol) -> str:
-    """What a peer did wrong at the address for other members, and the fix."""
+    """The mistake of a connection to the address for members, and the fix."""
     if protocol == "TLS":
         return "it speaks TLS, and this member has no peer_tls"
     if protocol == "Kafka":
@@ -133,19 +133,19 @@ def at_peer_address(protocol: Protocol) -> str:
 
 
 def of_dialled_peer(protocol: Protocol, proxy_id: str) -> str:
-    """Which protocol the address of another member answered with, and the fix."""
+    """The protocol with which the configured address of a peer answered, and the fix."""
     if protocol == "TLS":
         return at_peer_address(protocol)
-    return f"what answers there speaks {protocol}; correct members.{proxy_id}.peer"
+    return f"the address answers with {protocol}; correct members.{proxy_id}.peer"
 
 
 def at_admin_address(protocol: Protocol) -> str | None:
-    """What a client did wrong at an admin address without TLS, and the fix; None where it speaks HTTP."""
+    """The mistake of a client at an admin address without TLS, and the fix; None if it speaks HTTP."""
     if protocol == "HTTP":
         return None
     if protocol == "TLS":
-        return "it speaks TLS, and there is no admin.tls; ask by http, or add `admin: {tls: {}}`"
+        return "it speaks TLS, and there is no admin.tls; use http, or add `admin: {tls: {}}`"
     if protocol == "Kafka":
         return "it speaks Kafka; point clients at a listener"
-    fix = "ask with HTTP/1.1" if protocol == "HTTP/2" else _FIXES[protocol]
+    fix = "use HTTP/1.1" if protocol == "HTTP/2" else _FIXES[protocol]
     return f"it speaks {protocol}; {fix}"

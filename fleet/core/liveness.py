@@ -1,4 +1,4 @@
-"""What a member holds of its peers' liveness: the values that the failure detector gives to others."""
+"""Values of the failure detector: probe outcomes, suspicions and transitions of peers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Literal, TypeAlias
 from fleet.core.model import Liveness, ProxyId
 
 Suspicion: TypeAlias = Literal["reset", "silent", "control_gone", "unreachable", "not_ready", "never_heard"]
-"""Why a peer is to be suspected, in a word that does as a label."""
+"""The reason to suspect a peer, in one word that is usable as a metric label."""
 
 
 class ProbeOutcome(StrEnum):
-    """What came of asking a peer's advertised listeners for a sign of life."""
+    """The outcome of probing the advertised listeners of a peer."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
-    """Refused, reset or closed: nobody serves there."""
+    """Refused, reset or closed: no worker serves the address."""
     TIMED_OUT = "timed_out"
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of what is held of a peer, and why."""
+    """A change of a peer's liveness, with the reason."""
 
     peer: ProxyId
     before: Liveness

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-MOST_KEYS: Final = 128
+MAX_KEYS: Final = 128
 
 
 class LogLimit:
-    """Says whether a log line may be written.
+    """Decides whether a log line may be written.
 
     Args:
         interval_s: the least time between two lines with the same key.
-        most: how many keys may log within one interval.
+        max_keys: how many keys may log within one interval.
     """
 
-    def __init__(self, interval_s: float, most: int = MOST_KEYS) -> None:
+    def __init__(self, interval_s: float, max_keys: int = MAX_KEYS) -> None:
         self._interval_s = interval_s
-        self._most = most
+        self._max_keys = max_keys
         self._logged_s: dict[str, float] = {}
 
     def is_due(self, now_s: float, key: str = "") -> bool:
@@ -28,11 +28,11 @@ class LogLimit:
         """
         if self._is_recent(now_s, self._logged_s.get(key)):
             return False
-        if len(self._logged_s) >= self._most:
+        if len(self._logged_s) >= self._max_keys:
             self._logged_s = {
                 each: at_s for each, at_s in self._logged_s.items() if self._is_recent(now_s, at_s)
             }
-            if len(self._logged_s) >= self._most:
+            if len(self._logged_s) >= self._max_keys:
                 return False
         self._logged_s[key] = now_s
         return True

@@ -1,4 +1,4 @@
-"""The frozen values that the parts of a fleet exchange. No behaviour beyond look-ups.
+"""The frozen values that the parts of a fleet exchange. They have no behaviour except look-ups.
 
 Words: an *identity* is a Kafka broker id as clients see it; its *owners* are the proxies whose address is
 advertised for it; the *generation* grows by one with every committed change of ownership.
@@ -18,19 +18,19 @@ ProxyId: TypeAlias = str
 
 
 class MemberStatus(StrEnum):
-    """What Raft has committed about a member."""
+    """The committed status of a member."""
 
     UP = "up"
     DOWN = "down"
     DRAINING = "draining"
-    """It is shutting down, and hands its identities over first."""
+    """The member is shutting down, and hands over its identities first."""
 
 
 class Liveness(StrEnum):
-    """What one member's failure detector holds of another."""
+    """The liveness of a peer, as the failure detector of one member judges it."""
 
     UNKNOWN = "unknown"
-    """Not heard of since this member started, and still within ``grace_s``."""
+    """Not heard since this member started, and still within ``grace_s``."""
     UP = "up"
     SUSPECT = "suspect"
 
@@ -45,18 +45,24 @@ class Endpoint:
 
     @property
     def tls_name(self) -> str:
-        """The host as TLS names it: without the dot that ends a complete name. Source: RFC 6066, section 3"""
+        """The host name for TLS, without the dot at the end of a complete name.
+
+        Source: RFC 6066, section 3
+        """
         return self.host.removesuffix(".")
 
 
 _HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _ZONE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
-_MOST_PORT: Final = 65535
+_MAX_PORT: Final = 65535
 
 
 def is_address(host: str | None, port: int) -> bool:
-    """Whether somebody can be dialled there: a host name or an IP address, and a port. Source: RFC 1123"""
-    if host is None or not 0 < port <= _MOST_PORT:
+    """Whether host and port form an address that can be dialled: a host name or an IP address, and a port.
+
+    Source: RFC 1123
+    """
+    if host is None or not 0 < port <= _MAX_PORT:
         return False
     if _HOST_NAME.fullmatch(host) is not None:
         return True
@@ -70,10 +76,10 @@ def is_address(host: str | None, port: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySpace:
-    """Which broker ids have a port, and at which offset from a listener's first identity port.
+    """The broker ids that have a port, and the offset of each from a listener's first identity port.
 
-    Either the range ``first_id … first_id + count - 1`` (offset = id - first_id), or, where ``explicit`` is
-    not empty, exactly its ``(broker id, offset)`` pairs.
+    Either the range ``first_id … first_id + count - 1`` (offset = id - first_id), or exactly the
+    ``(broker id, offset)`` pairs in ``explicit`` if it is not empty.
     """
 
     first_id: BrokerId = 0
@@ -81,7 +87,7 @@ class IdentitySpace:
     explicit: tuple[tuple[BrokerId, int], ...] = ()
 
     def offset(self, broker_id: BrokerId) -> int | None:
-        """Offset of the identity's port from the first one; None where it has no port."""
+        """Offset of the identity's port from the first identity port; None if the identity has no port."""
         if self.explicit:
             for known, offset in self.explicit:
                 if known == broker_id:
@@ -97,17 +103,17 @@ class IdentitySpace:
 
 
 BROKER_ID: Final = "{broker_id}"
-"""In ``AdvertisedListener.broker_host``: the identity that a name is for."""
+"""The placeholder for the identity in ``AdvertisedListener.broker_host``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedListener:
-    """How clients reach one member through one named listener (NAT and port mapping included).
+    """The addresses at which clients reach one member through one listener, behind NAT and port mapping.
 
     Args:
-        first_port: of the identities; without a meaning where ``broker_host`` is given.
-        broker_host: the host of an identity, all of them at the one port, with ``{broker_id}`` in it; None
-            where identities have ports instead.
+        first_port: the first identity port; unused if ``broker_host`` is set.
+        broker_host: the host name of an identity, with ``{broker_id}`` in it. All such names use the
+            bootstrap port. None: identities have ports instead.
     """
 
     name: str
@@ -119,7 +125,7 @@ class AdvertisedListener:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One proxy, as the fleet has committed it."""
+    """One proxy of the fleet, as committed."""
 
     proxy_id: ProxyId
     rack: str | None = None
@@ -127,21 +133,21 @@ class Member:
     identities: IdentitySpace = field(default_factory=IdentitySpace)
     status: MemberStatus = MemberStatus.UP
     drained: bool = False
-    """An operator asked for it to own nothing, until undrained; survives restarts."""
+    """An operator has drained the member: it owns nothing until undrained. The flag survives restarts."""
     incarnation: int = 0
-    """Wall-clock milliseconds at which its supervisor started: tells one life of a member from the next."""
+    """Start of its supervisor in wall-clock milliseconds, which distinguishes the lives of a member."""
 
     @property
     def eligible(self) -> bool:
-        """Whether it may own identities at all."""
+        """Whether the member may own identities."""
         return self.status is MemberStatus.UP and not self.drained
 
     def serves(self, broker_id: BrokerId) -> bool:
-        """Whether it has a port for the identity."""
+        """Whether the member has a port for the identity."""
         return self.identities.offset(broker_id) is not None
 
     def endpoint(self, listener: str, broker_id: BrokerId) -> Endpoint | None:
-        """The address it advertises for an identity on a listener; None where it has none."""
+        """The member's address for an identity on a listener; None if it has no such address."""
         offset = self.identities.offset(broker_id)
         if offset is None:
             return None
@@ -167,7 +173,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who stands for one identity, and who would in turn when all of them die."""
+    """The owners of one identity, and the successors, in order, if all owners die."""
 
     owners: tuple[ProxyId, ...]
     successors: tuple[ProxyId, ...] = ()
@@ -180,7 +186,7 @@ class FleetState:
     Args:
         generation: number of committed changes of ownership.
         members, brokers, ownership, pins: keyed by proxy id or broker id; never mutated in place.
-        recent_commands: ids of the last applied commands, oldest first, so that a repeated one is ignored.
+        recent_commands: ids of the last applied commands, oldest first, to ignore repeated commands.
     """
 
     generation: int = 0
@@ -193,15 +199,15 @@ class FleetState:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The immutable snapshot that the data plane reads: one per response, swapped as one reference.
+    """The immutable snapshot that the data plane reads. Each response uses one snapshot.
 
     Args:
-        generation: the committed generation it was made from.
-        revision: grows with every directory that a control process hands out, overlay changes included.
-        advertised: identity → the proxies to advertise, best first; the overlay is already laid over it.
-        committed: identity → the owners that Raft has committed.
-        members, brokers: as committed, plus this member's own view of itself.
-        suspects: the members that the overlay goes around.
+        generation: the committed generation that the directory was built from.
+        revision: increases with every directory that a control process publishes, overlay changes included.
+        advertised: identity → the proxies to advertise, best first, with the overlay applied.
+        committed: identity → the committed owners.
+        members, brokers: as committed, except for this member's own configuration and broker addresses.
+        suspects: the members that the overlay bypasses.
     """
 
     generation: int = 0

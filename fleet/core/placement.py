@@ -1,4 +1,4 @@
-"""Placing identities on the least loaded members that may own them. Pure; the tool of ``fleet.assign``."""
+"""Placement of identities on the least loaded members that may own them. Pure; used by ``fleet.assign``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.core.model import Broker, BrokerId, IdentitySpace, Member, ProxyId
 
 
 class Candidates:
-    """Who may own what."""
+    """The members that may own each identity."""
 
     def __init__(
         self,
@@ -23,28 +23,33 @@ class Candidates:
         self.brokers = brokers
         self.broker_ids = sorted(brokers)
         self.pins = pins
-        self.cut: dict[BrokerId, set[ProxyId]] = {}
+        self.unreachable_from: dict[BrokerId, set[ProxyId]] = {}
         for proxy_id, broker_id in unreachable:
-            self.cut.setdefault(broker_id, set()).add(proxy_id)
+            self.unreachable_from.setdefault(broker_id, set()).add(proxy_id)
         spaces: dict[IdentitySpace, list[ProxyId]] = {}
         for member in members.values():
             if member.eligible:
                 spaces.setdefault(member.identities, []).append(member.proxy_id)
-        # Members mostly have the same ports: ask each different space, not each member for each identity.
+        # Most members have the same ports: check each distinct space, not each member, for each identity.
         self._spaces = [
             (served, frozenset(proxy_ids))
             for space, proxy_ids in spaces.items()
             if (served := brokers.keys() & frozenset(space.broker_ids()))
         ]
         self.everyone: frozenset[ProxyId] = frozenset().union(*(proxy_ids for _, proxy_ids in self._spaces))
-        """All that may own anything; not a witness, which has no ports."""
+        """The members that may own any identity. A witness has no ports and is not among them."""
         self.eligible = sorted(self.everyone)
         self.racks = {proxy_id: members[proxy_id].rack for proxy_id in self.eligible}
         self._unions: dict[tuple[int, ...], frozenset[ProxyId]] = {}
-        self._free = frozenset(brokers).intersection(*(ids for ids, _ in self._spaces)) - self.cut.keys()
+        self._free = (
+            frozenset(brokers).intersection(*(ids for ids, _ in self._spaces)) - self.unreachable_from.keys()
+        )
 
     def allowed(self, broker_id: BrokerId, without: ProxyId | None = None) -> frozenset[ProxyId]:
-        """Who may own an identity, pins aside, once ``without`` is dead (it may be in the result)."""
+        """The members that may own an identity, regardless of pins, if ``without`` is dead.
+
+        The result may contain ``without``.
+        """
         if broker_id in self._free:
             return self.everyone
         which = tuple(index for index, (ids, _) in enumerate(self._spaces) if broker_id in ids)
@@ -55,14 +60,17 @@ class Candidates:
         else:
             serving = frozenset().union(*(self._spaces[index][1] for index in which))
             self._unions[which] = serving
-        if broker_id in self.cut:
-            reaching = serving - self.cut[broker_id]
+        if broker_id in self.unreachable_from:
+            reaching = serving - self.unreachable_from[broker_id]
             if reaching - {without}:
                 return reaching
         return serving
 
     def choices(self, broker_id: BrokerId, without: ProxyId | None = None) -> frozenset[ProxyId]:
-        """The same, with the identity's pin heeded; it is ``everyone`` itself where nothing restricts."""
+        """The members that may own an identity, its pin included.
+
+        Without restrictions, the result is the object ``everyone`` itself.
+        """
         allowed = self.allowed(broker_id, without)
         pin = self.pins.get(broker_id)
         if pin is not None and pin != without and pin in allowed:
@@ -76,7 +84,7 @@ class Candidates:
 
 @dataclass(slots=True)
 class Levels:
-    """The eligible members by load, and within it by rack and id; made once for many placements."""
+    """The eligible members by load, and by load within each rack; built once for many placements."""
 
     fleet: Candidates
     loads: dict[ProxyId, int]
@@ -93,10 +101,10 @@ class Levels:
 
 
 class Placement:
-    """Gives identities to the least loaded members, as water fills the lowest places first.
+    """Gives identities to the least loaded members first, as water fills the lowest places first.
 
     Args:
-        without: a member that counts as dead.
+        without: a member to treat as dead.
     """
 
     def __init__(self, fleet: Candidates, levels: Levels, without: ProxyId | None = None) -> None:
@@ -106,17 +114,17 @@ class Placement:
         self._taken: dict[ProxyId, int] = {}
         self._placed: dict[BrokerId, ProxyId] = {}
         self._level = 0
-        """Every member gets to this load, …"""
+        """Every member is filled to this load, …"""
         self._extras = 0
-        """… and this many of them to one more."""
+        """… and this many members to one identity more."""
 
     def place(
         self, pool: Iterable[BrokerId], preferred: Mapping[BrokerId, ProxyId | None] | None = None
     ) -> dict[BrokerId, ProxyId]:
-        """A member for each identity that anybody may own.
+        """Choose a member for each identity that some member may own.
 
         Args:
-            preferred: whom to take where it costs neither balance nor a rack.
+            preferred: the member to choose if the choice costs neither balance nor a rack match.
         """
         preferred = preferred or {}
         free: list[BrokerId] = []
@@ -152,8 +160,8 @@ class Placement:
         fleet = self._fleet
         racked: list[BrokerId] = []
         for broker_id in free:
-            wanted = preferred.get(broker_id)
-            if wanted is None or not (fleet.matches(broker_id, wanted) and self._take(broker_id, wanted)):
+            member = preferred.get(broker_id)
+            if member is None or not (fleet.matches(broker_id, member) and self._take(broker_id, member)):
                 racked.append(broker_id)
         rest: list[BrokerId] = []
         slots: dict[str, Iterator[ProxyId]] = {}
@@ -169,15 +177,15 @@ class Placement:
                 rest.append(broker_id)
         last: list[BrokerId] = []
         for broker_id in rest:
-            wanted = preferred.get(broker_id)
-            if wanted is None or not self._take(broker_id, wanted):
+            member = preferred.get(broker_id)
+            if member is None or not self._take(broker_id, member):
                 last.append(broker_id)
-        anywhere = self._slots(self._levels.all_racks)
+        any_slots = self._slots(self._levels.all_racks)
         for broker_id in last:
-            self._take(broker_id, next(anywhere))
+            self._take(broker_id, next(any_slots))
 
     def _set_level(self, count: int) -> bool:
-        """How high ``count`` more identities fill; False where there is no member at all."""
+        """Compute the load that ``count`` more identities fill the members to; False without any member."""
         histogram = {load: len(at_load) for load, at_load in self._levels.all_racks.items()}
         if self._without is not None and self._without in self._levels.loads:
             histogram[self._levels.loads[self._without]] -= 1
@@ -212,9 +220,9 @@ class Placement:
         return True
 
     def _slots(self, at_load: Mapping[int, Sequence[ProxyId]]) -> Iterator[ProxyId]:
-        """The members with room, in the order in which to use it; each that it yields must be taken."""
+        """The members with room, in the order of use. The caller must take each yielded member."""
         loads = sorted(at_load)
-        # Another start for each dead member, so that two that die together are not followed by the same few.
+        # A different start for each dead member: if two members die together, their successors differ.
         start = 0 if self._without is None else crc32(self._without.encode())
         for load in loads:
             if load < self._level:

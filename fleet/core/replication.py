@@ -1,4 +1,4 @@
-"""What the replicated state shows of itself: a member's role, its Raft log, and what was applied."""
+"""The status of Raft at one member, and the commands that it has applied."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
 
 @dataclass(frozen=True, slots=True)
 class RaftStatus:
-    """What Raft knows of itself at one moment.
+    """The status of Raft at one member, at one moment.
 
     Args:
-        leader: whom this member follows and has heard of lately; itself where it leads.
-        has_quorum: links to a majority of the voters, and a leader heard of lately.
-        quorum_lost_mono_s: since when it has not, on the monotonic clock; None while it has.
-        journal_error: why this member takes no part (disk full, write error) until it is gone.
+        leader: the leader that this member follows and has heard recently; itself if it leads.
+        has_quorum: whether there are links to a majority of the voters, and a leader was heard recently.
+        quorum_lost_mono_s: when the quorum was lost, on the monotonic clock; None while there is a quorum.
+        journal_error: why this member does not take part (disk full, write error); None without an error.
         dropped_messages: number of messages refused since the start.
-        rejoining: whether it was reset, or has lost its files, and does not vote until it is caught up.
-        distrusted: voters whose journals lack promises that this one remembers; their votes do not count.
+        rejoining: whether this member was reset or lost its files, and does not vote until it has caught up.
+        distrusted: voters whose journals lack promises that this member remembers; their votes do not count.
     """
 
     role: Role
@@ -39,7 +39,7 @@ class RaftStatus:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A command that came out of the log, and what it came to."""
+    """A command that was applied from the log, and its outcome."""
 
     command: Command | Unknown
     outcome: Outcome

@@ -1,8 +1,8 @@
-"""The replicated state machine: what a committed command does to the fleet's state. Pure.
+"""The replicated state machine: applies committed commands to the fleet's state. Pure.
 
-Every function here is the same on every member and at every replay: no clock, no randomness, no I/O; what a
-command needs of those, its proposer stamps on it. ``apply`` never raises, because an exception in a
-replicated method stops the cluster for good.
+Every function gives the same result on every member and at every replay: no clock, no randomness, no I/O. The
+proposer stamps such values on the command. ``apply`` never raises, because an exception in a replicated
+method stops the cluster for good.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_COMMAND_BYTES = 64 * 1024 - 1
 """A command must be below 64 KiB: pysyncobj can never send some of the sizes above."""
 
 RECENT_COMMANDS = 256
-"""How many command ids are remembered, so that a command that is proposed twice is applied once."""
+"""How many command ids the state remembers, so that a command that is proposed twice is applied once."""
 
 _STAMP_BYTES = 512
-"""Room that ``split_ownership`` leaves for what surrounds the changes, the stamp included."""
+"""Room that ``split_ownership`` leaves for the other fields of a command, the stamp included."""
 
 Reason: TypeAlias = Literal[
     "",
@@ -39,7 +39,7 @@ OwnershipReason: TypeAlias = Literal["bootstrap", "takeover", "drain", "join", "
 
 @dataclass(frozen=True, slots=True)
 class MemberUp:
-    """A member is ready to own identities, or has new addresses; its committed ``drained`` stays."""
+    """A member is ready to own identities, or has new addresses. Its committed ``drained`` stays."""
 
     member: Member
     command_id: str = ""
@@ -49,7 +49,7 @@ class MemberUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatusChanged:
-    """One life (incarnation) of a member is down or draining; of no effect on another life."""
+    """One life (incarnation) of a member is down or draining. Other lives are not affected."""
 
     proxy_id: ProxyId
     status: MemberStatus
@@ -61,7 +61,7 @@ class MemberStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class DrainSet:
-    """An operator wants a member to own nothing, or lets it own again."""
+    """An operator drains a member, so that it owns nothing, or lets it own again."""
 
     proxy_id: ProxyId
     drained: bool
@@ -72,7 +72,7 @@ class DrainSet:
 
 @dataclass(frozen=True, slots=True)
 class BrokersSeen:
-    """Brokers that are new, or whose address or rack is."""
+    """Brokers are new, or have a new address or rack."""
 
     brokers: tuple[Broker, ...]
     command_id: str = ""
@@ -92,7 +92,7 @@ class BrokerGone:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipSet:
-    """The leader's computed result, against exactly one generation."""
+    """A change of ownership that the leader computed from exactly one generation."""
 
     expected_generation: int
     changes: Mapping[BrokerId, Ownership]
@@ -105,7 +105,7 @@ class OwnershipSet:
 
 @dataclass(frozen=True, slots=True)
 class PinSet:
-    """An operator ties an identity to a member, or (None) unties it."""
+    """An operator pins an identity to a member, or (None) unpins it."""
 
     broker_id: BrokerId
     proxy_id: ProxyId | None
@@ -121,19 +121,19 @@ Command: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Bytes from the log that are no command of this version; ignored, the same way everywhere."""
+    """Bytes from the log that are not a command of this version. Every member ignores them."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What applying a command came to.
+    """The outcome of applying a command.
 
     Args:
         applied: whether the state changed.
-        reason: empty where it was applied, otherwise why not.
-        generation: the state's generation afterwards.
+        reason: empty if the command was applied, otherwise the reason why not.
+        generation: the generation of the state afterwards.
     """
 
     applied: bool
@@ -153,10 +153,10 @@ _OWNERSHIPS: TypeAdapter[Ownership] = TypeAdapter(Ownership)
 
 
 def encode(command: Command) -> bytes:
-    """The bytes of a command, as they go through the log.
+    """Encode a command for the log.
 
     Raises:
-        ValueError: 64 KiB or more; split the command (``split_ownership``).
+        ValueError: the command has 64 KiB or more; split it (``split_ownership``).
     """
     encoded = _COMMANDS.dump_json(command)
     if len(encoded) > MAX_COMMAND_BYTES:
@@ -165,32 +165,32 @@ def encode(command: Command) -> bytes:
 
 
 def decode(encoded: bytes) -> Command | Unknown:
-    """The command that the bytes stand for; never raises."""
+    """Decode a command from the log. Never raises."""
     try:
         return _COMMANDS.validate_json(encoded)
     except ValidationError as error:
-        # The message of the first mistake only: the input itself may be large, and may be anything.
+        # Only the message of the first mistake, without the input: the input may be large and arbitrary.
         return Unknown(detail=f"{error.errors(include_url=False, include_input=False)[0]['msg']:.200}")
     except Exception as error:
         return Unknown(detail=type(error).__name__)
 
 
 def encode_state(state: FleetState) -> bytes:
-    """The state as JSON, for snapshots."""
+    """Encode the state as JSON, for snapshots."""
     return _STATES.dump_json(state)
 
 
 def decode_state(encoded: bytes) -> FleetState:
-    """The state that ``encode_state`` wrote.
+    """Decode a state that ``encode_state`` wrote.
 
     Raises:
-        ValueError: the bytes are not one.
+        ValueError: the bytes are not a state.
     """
     return _STATES.validate_json(encoded)
 
 
 def stamp(command: Command, command_id: str, proposed_at_ms: int) -> Command:
-    """The same command with the proposer's id and clock on it."""
+    """The command with the proposer's id and time."""
     return replace(command, command_id=command_id, proposed_at_ms=proposed_at_ms)
 
 
@@ -201,16 +201,16 @@ def split_ownership(
     reason: OwnershipReason = "rebalance",
     limit_bytes: int = MAX_COMMAND_BYTES,
 ) -> list[OwnershipSet]:
-    """A change of ownership as commands that each fit the log, to be proposed in this order.
+    """Split a change of ownership into commands that each fit the log. Propose them in this order.
 
-    Each takes the generation that the one before leaves. Most changes are one command.
+    Each command expects the generation that the previous command leaves. Most changes are one command.
 
     Args:
-        expected_generation: the generation the change was computed from.
-        limit_bytes: the largest encoded command.
-    Returns: nothing where there is no change.
+        expected_generation: the generation from which the change was computed.
+        limit_bytes: the size limit of an encoded command.
+    Returns: the commands; empty if there is no change.
     Raises:
-        ValueError: one identity alone is above the limit.
+        ValueError: a single identity is above the limit.
     """
     parts: list[tuple[dict[BrokerId, Ownership], list[BrokerId]]] = [({}, [])]
     room = limit_bytes - _STAMP_BYTES
@@ -219,7 +219,7 @@ def split_ownership(
     for broker_id, ownership in entries:
         size = len(str(broker_id)) + 4 + (len(_OWNERSHIPS.dump_json(ownership)) if ownership else 0)
         if size > limit_bytes - _STAMP_BYTES:
-            raise ValueError(f"the owners of identity {broker_id} do not fit a command")
+            raise ValueError(f"the owners of identity {broker_id} do not fit in one command")
         if size > room:
             parts.append(({}, []))
             room = limit_bytes - _STAMP_BYTES
@@ -229,20 +229,20 @@ def split_ownership(
         else:
             parts[-1][0][broker_id] = ownership
     return [
-        OwnershipSet(expected_generation + index, changed, tuple(gone), reason)
-        for index, (changed, gone) in enumerate(parts)
-        if changed or gone
+        OwnershipSet(expected_generation + index, changed, tuple(removed_ids), reason)
+        for index, (changed, removed_ids) in enumerate(parts)
+        if changed or removed_ids
     ]
 
 
 def apply(state: FleetState, command: Command | Unknown) -> tuple[FleetState, Outcome]:
-    """The state after a committed command; total, pure and idempotent by ``command_id``."""
+    """Apply a committed command to the state. Total, pure, and idempotent by ``command_id``."""
     try:
         return _apply(state, command)
     except _Refused as refused:
         return state, Outcome(False, refused.reason, state.generation)
     except Exception:
-        # Every replica runs the same code on the same bytes, so all of them end here together.
+        # Every replica runs the same code on the same bytes, so all replicas reach this line together.
         return state, Outcome(False, "invalid", state.generation)
 
 
@@ -251,8 +251,8 @@ def _apply(state: FleetState, command: Command | Unknown) -> tuple[FleetState, O
         raise _Refused("unknown_command")
     if command.command_id and command.command_id in state.recent_commands:
         raise _Refused("repeated")
-    # A refused command is remembered as well: it must not take effect when it comes a second time and finds
-    # the state changed (drain, undrain, and the first drain again).
+    # Remember a refused command, too: it must not take effect if it is repeated after the state has changed
+    # (drain, undrain, and the first drain again).
     seen = _remember(state, command.command_id)
     try:
         changed = _changed(seen, command)
@@ -306,7 +306,7 @@ def _member_up(state: FleetState, command: MemberUp) -> FleetState:
     if not command.member.proxy_id:
         raise _Refused("invalid")
     before = state.members.get(command.member.proxy_id)
-    # What an operator drained stays drained over its restart; only DrainSet changes that.
+    # A drained member stays drained when it restarts; only DrainSet changes the flag.
     drained = before.drained if before is not None else False
     return _with_member(state, replace(command.member, status=MemberStatus.UP, drained=drained))
 
@@ -356,8 +356,10 @@ def _ownership_set(state: FleetState, command: OwnershipSet) -> FleetState:
             _known(state, proxy_id)
     if not command.changes.keys().isdisjoint(command.removed):
         raise _Refused("invalid")
-    gone = set(command.removed)
-    ownership_after = {k: v for k, v in {**state.ownership, **command.changes}.items() if k not in gone}
+    removed_ids = set(command.removed)
+    ownership_after = {
+        k: v for k, v in {**state.ownership, **command.changes}.items() if k not in removed_ids
+    }
     if ownership_after == state.ownership:
         raise _Refused("no_change")
     return replace(state, generation=state.generation + 1, ownership=ownership_after)

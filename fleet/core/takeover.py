@@ -1,4 +1,4 @@
-"""Takeovers as they are recorded: when one was detected, advertised and committed, and how long that took."""
+"""Records of takeovers: when each was detected, advertised and committed, and how long it took."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECENT_TAKEOVERS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts by upper bound, each observation in one bucket only; the last bucket has no bound."""
+    """Counts by upper bound. Each observation is in exactly one bucket; the last bucket has no bound."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -31,7 +31,7 @@ class Histogram:
         return Histogram(bounds, (0,) * (len(bounds) + 1))
 
     def observe(self, value: float) -> Histogram:
-        """The histogram with one more observation."""
+        """Add an observation. Returns the new histogram."""
         at = bisect_left(self.bounds, value)
         counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
         return Histogram(self.bounds, counts, self.total + value)
@@ -45,30 +45,30 @@ class Moment:
     mono_s: float
 
     def back_to(self, mono_s: float) -> Moment:
-        """An earlier instant, in whole milliseconds not after it."""
+        """An earlier instant; its wall time is rounded down to a millisecond."""
         return Moment(self.wall_ms - ceil(1000 * (self.mono_s - mono_s)), mono_s)
 
 
 def trace_id(*known: object) -> str:
-    """The trace of something that several members tell of, by what all of them know; 32 hex digits."""
+    """The id (32 hex digits) of a trace to which several members contribute, from values that all know."""
     return hashlib.sha256("/".join(map(str, known)).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """How one member's identities came to others, as seen by the member that tells it.
+    """The move of one member's identities to others, as this member observed it.
 
     Args:
-        proxy_id: whose identities moved.
-        reason: why, in a word that does as a metric label: "reset", "silent", "drain" …
+        proxy_id: the member that lost its identities.
+        reason: the reason, in one word that is usable as a metric label: "reset", "silent", "drain" …
         broker_ids: the identities that moved.
-        detected: when this member suspected the owner (or learnt of the drain).
-        advertised: when the directory that bypasses the owner was handed to this member's workers.
-        committed: when Raft had committed it here; None until then.
-        alive: the last moment at which this member is sure that the owner's worker was alive; None where it
-            is of none, and of a drain.
-        change: the id of the command by which the last identity left; empty until then, and where it is not
-            known, as after a snapshot.
+        detected: when this member suspected the owner, or learned of the drain.
+        advertised: when all workers of this member used a directory that bypasses the owner; None until then.
+        committed: when this member applied the commit; None until then.
+        alive: the last moment at which the owner's worker was certainly alive; None if no such moment is
+            known, and for a drain.
+        change: the id of the command that moved the last identity; empty until then, and if it is unknown, as
+            after a snapshot.
     """
 
     proxy_id: ProxyId
@@ -86,7 +86,7 @@ class Takeover:
         return None if self.advertised is None else max(0.0, self.advertised.mono_s - self.detected.mono_s)
 
     def trace_id(self, fleet: str) -> str:
-        """The trace that it is told in: one of all members that know the change, else one of this alone."""
+        """The id of the takeover's trace: shared by all members that know ``change``, otherwise its own."""
         return trace_id(fleet, *([self.change] if self.change else (self.proxy_id, self.detected)))
 
 
@@ -95,9 +95,9 @@ class TakeoverLog:
     """The takeovers that a control process has seen since it started.
 
     Args:
-        recent: the last ones, oldest first.
-        by_reason: number of all that were advertised, by reason.
-        seconds: of all that were advertised, detection to advertised.
+        recent: the last takeovers, oldest first.
+        by_reason: number of all advertised takeovers, by reason.
+        seconds: the times from detection to advertisement of all advertised takeovers.
     """
 
     recent: tuple[Takeover, ...] = ()
@@ -105,9 +105,10 @@ class TakeoverLog:
     seconds: Histogram = field(default_factory=lambda: Histogram.empty(TAKEOVER_BOUNDS_S))
 
     def put(self, takeover: Takeover) -> TakeoverLog:
-        """The log with a takeover in it, in the place of what was known of the same one before.
+        """Add a takeover, or replace its previous record. Returns the new log.
 
-        Two are the same where proxy and time of detection are. One counts once, when first advertised.
+        Two records belong to the same takeover if member and detection time are equal. A takeover counts
+        once, when it is first advertised.
         """
         key = (takeover.proxy_id, takeover.detected)
         before = next((old for old in self.recent if (old.proxy_id, old.detected) == key), None)

@@ -1,8 +1,8 @@
-"""Text from outside, made safe to show.
+"""External text, made safe for logs and terminals.
 
-Clients choose their ids, brokers their host names, and other machines the words of their errors. A log or a
-terminal acts on some characters: a line feed forges a log line, an escape sequence changes a window's title,
-and a mark for right-to-left text reverses what an operator reads.
+Clients choose their ids, brokers their host names, and other machines the words of their errors. Logs and
+terminals act on some characters: a line feed forges a log line, an escape sequence changes a window's title,
+and a right-to-left mark reverses the text that an operator reads.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from typing import Final
 
 MAX_SHOWN_CHARACTERS: Final = 4096
-"""Of one line."""
-_CUT: Final = "…"
+"""Limit for one line."""
+_ELLIPSIS: Final = "…"
 
 
 def make_printable(text: object, limit_characters: int = MAX_SHOWN_CHARACTERS) -> str:
-    """The text on one line, with nothing in it that a terminal or a log acts on.
+    """Put text on one line, without characters on which a terminal or a log acts.
 
     Args:
-        limit_characters: how many characters of the text are shown.
-    Returns: the text; characters that are not printable are written as in a Python literal
+        limit_characters: the most characters of the text to show.
+    Returns: the text, with unprintable characters written as in a Python literal
     """
     shown = str(text)
     if len(shown) > limit_characters:
-        shown = shown[:limit_characters] + _CUT
+        shown = shown[:limit_characters] + _ELLIPSIS
     if shown.isprintable():
         return shown
     return "".join(
@@ -33,10 +33,10 @@ def make_printable(text: object, limit_characters: int = MAX_SHOWN_CHARACTERS) -
 
 
 def escape_json(document: bytes) -> bytes:
-    """The same JSON document, without characters that a terminal acts on.
+    """Escape the characters of a JSON document on which a terminal acts.
 
     Args:
-        document: JSON on one line; outside its strings only printable ASCII.
+        document: JSON on one line, with printable ASCII only outside its strings.
     """
     text = document.decode()
     if text.isprintable():
@@ -50,6 +50,6 @@ def _json_escape(character: str) -> str:
 
 
 def no_port(broker_id: int, listeners: Sequence[str]) -> str:
-    """What is said of a broker that no client is sent to; the same words in the log and in `fleet doctor`."""
+    """The message about a broker without ports; the log and `fleet doctor` use the same words."""
     plural = "s" if len(listeners) > 1 else ""
     return f"broker {broker_id} has no port on listener{plural} {', '.join(listeners)}: widen `identities`"

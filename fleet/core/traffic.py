@@ -1,4 +1,4 @@
-"""What workers count of clients' requests and connections, by identity, API and client."""
+"""Counters of clients' requests and connections at the workers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ApiTraffic:
-    """Requests of one API.
+    """Traffic of one API.
 
     Args:
-        requests: all of them.
-        sampled: those whose answer was timed.
-        request_bytes, response_bytes: of those, size fields included.
-        latency: of those, from the request's arrival to the first byte of its answer: bucket → count. Bucket
-            ``b`` holds what took from 2^(b/4) to 2^((b+1)/4) microseconds.
+        requests: number of all requests.
+        sampled: number of requests whose answer was timed.
+        request_bytes, response_bytes: bytes of the sampled requests and their answers, size fields included.
+        latency: bucket → number of sampled requests, by the time from the arrival of the request to the first
+            byte of its answer. Bucket ``b`` holds times from 2^(b/4) to 2^((b+1)/4) microseconds.
     """
 
     requests: int

@@ -1,14 +1,15 @@
-"""Balance by weight: by how much passes each identity, and not how many there are. Pure.
+"""Balance by weight: by the traffic of each identity, not by the number of identities. Pure.
 
-The load of a proxy is the sum of the shares of what it owns: an identity's weight, divided by the number of
-its owners. An identity that alone is too much for a proxy gets more owners besides those it has, and its
-clients are spread over them. Nobody loses anything by that, so it is no move.
+The load of a proxy is the sum of its shares: for each identity that it owns, the weight divided by the number
+of owners. An identity that is too heavy for one proxy gets additional owners, and its clients are spread over
+all owners. No owner loses the identity, so this is not a move.
 
-Then it is the most loaded proxy that counts. Each step relieves that one, by what leaves the least load on
-the two that take part: an identity moves to a proxy that has less, or changes places with a lighter one.
+After that, only the most loaded proxy counts. Each step relieves this proxy in the way that leaves the least
+load on the two participating proxies: an identity moves to a less loaded proxy, or is exchanged for a lighter
+identity.
 
-All steps together are a proposal. One that takes less than ``min_gain`` off the greatest load is not made:
-weights are measured, and never twice the same; connections that move are a price, and must be worth it.
+All steps together form a proposal. A proposal that reduces the greatest load by less than ``min_gain`` is
+discarded: measured weights never repeat exactly, and moving connections must be worth its price.
 """
 
 from __future__ import annotations
@@ -24,45 +25,45 @@ from fleet.core.placement import Candidates
 Owners: TypeAlias = dict[BrokerId, tuple[ProxyId, ...]]
 
 BalancedBy: TypeAlias = Literal["identities", "weights"]
-"""What makes two proxies equal: how many identities each has, or what these weigh."""
+"""The quantity to balance: the number of identities of each proxy, or their weight."""
 
-IDLE_SHARE: Final = 0.01
-"""What an identity weighs of which nothing is known, in parts of the average: connections cost, too."""
-MOST_SHARE: Final = 1.1
-"""Up to how many average loads one owner may have of one identity; above, it gets another one."""
-STEP_GAIN: Final = 0.02
-"""Parts of the average load by which a single step has to relieve a proxy."""
-TAKERS: Final = 4
-"""How many of the least loaded proxies are looked at for an exchange."""
+IDLE_WEIGHT_SHARE: Final = 0.01
+"""Extra weight of every identity, in parts of the average weight: idle connections cost, too."""
+MAX_OWNER_SHARE: Final = 1.1
+"""Limit for one owner's share of one identity, in average loads. Above it, the identity gets more owners."""
+MIN_STEP_GAIN_SHARE: Final = 0.02
+"""Least relief by a single step, in parts of the average load."""
+EXCHANGE_TAKERS_COUNT: Final = 4
+"""How many of the least loaded proxies are considered for an exchange."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """By what identities are balanced.
+    """The weights of identities, and the gain that justifies moves.
 
     Args:
-        weights: in any unit; identities that are missing weigh (nearly) nothing.
-        min_gain: the part of the greatest load that a proposal has to take off it.
+        weights: identity → weight, in any unit; a missing identity weighs nearly nothing.
+        min_gain: the part by which a proposal must reduce the greatest load.
     """
 
     weights: Mapping[BrokerId, float]
     min_gain: float = 0.2
 
-    def of(self, broker_ids: list[BrokerId]) -> dict[BrokerId, float]:
-        """The weight of each, the least of which is that of an idle one."""
+    def for_brokers(self, broker_ids: list[BrokerId]) -> dict[BrokerId, float]:
+        """The weight of each identity, the weight of idle connections included."""
         known = {b: max(0.0, self.weights.get(b, 0.0)) for b in broker_ids}
         average = sum(known.values()) / max(1, len(known)) or 1.0
-        return {b: weight + IDLE_SHARE * average for b, weight in known.items()}
+        return {b: weight + IDLE_WEIGHT_SHARE * average for b, weight in known.items()}
 
 
-UNKNOWN: Final = Weights({}, float("inf"))
-"""As long as nobody has said what identities weigh: what is there stays, all else is dealt out by number."""
+UNKNOWN_WEIGHTS: Final = Weights({}, float("inf"))
+"""Used until weights are known: owners stay, and identities without owners are placed by number."""
 
 
 def loads_of(
     owned: Owners, weights: Mapping[BrokerId, float], proxy_ids: list[ProxyId]
 ) -> dict[ProxyId, float]:
-    """The load of each proxy."""
+    """Compute the load of each proxy."""
     loads = dict.fromkeys(proxy_ids, 0.0)
     for broker_id, owners in owned.items():
         for proxy_id in owners:
@@ -71,23 +72,23 @@ def loads_of(
     return loads
 
 
-def place(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weighing: Weights) -> Owners:
-    """An owner for each identity that has none: the least loaded that may, the heaviest identity first."""
-    weights = weighing.of(fleet.broker_ids)
-    loads = loads_of(owned, weights, fleet.eligible)
+def place_orphans(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weights: Weights) -> Owners:
+    """Place each identity without owners on the least loaded proxy that may own it, heaviest first."""
+    weight_of = weights.for_brokers(fleet.broker_ids)
+    loads = loads_of(owned, weight_of, fleet.eligible)
     placed: Owners = {}
-    for broker_id in sorted(orphans, key=lambda b: (-weights[b], b)):
+    for broker_id in sorted(orphans, key=lambda b: (-weight_of[b], b)):
         choices = fleet.choices(broker_id)
         if choices:
             taker = min(choices, key=lambda p: (loads[p], not fleet.matches(broker_id, p), p))
             placed[broker_id] = (taker,)
-            loads[taker] += weights[broker_id]
+            loads[taker] += weight_of[broker_id]
     return placed
 
 
-def proposal(fleet: Candidates, owned: Owners, weighing: Weights) -> Owners:
-    """The owners after the best that was found; those of now where it gains too little."""
-    search = _Search(fleet, owned, weighing.of(fleet.broker_ids))
+def rebalance(fleet: Candidates, owned: Owners, weights: Weights) -> Owners:
+    """The owners after the best proposal that was found; the current owners if it gains too little."""
+    search = _Search(fleet, owned, weights.for_brokers(fleet.broker_ids))
     if not search.loads:
         return owned
     before = max(search.loads.values())
@@ -95,7 +96,7 @@ def proposal(fleet: Candidates, owned: Owners, weighing: Weights) -> Owners:
     while search.step():
         pass
     after = max(search.loads.values())
-    return search.owned if before - after >= weighing.min_gain * before else owned
+    return search.owned if before - after >= weights.min_gain * before else owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +104,17 @@ class _Step:
     """One way to relieve the most loaded proxy.
 
     Args:
-        left: the load of the heavier of the two that take part, when it is done.
-        moves: how many identities change hands.
-        owners: of the identities that it changes.
+        max_load: the greater load of the two participating proxies after the step.
+        moves: number of identities that change owners.
+        owners: the new owners of these identities.
     """
 
-    left: float
+    max_load: float
     moves: int
     owners: Owners
 
-    def better_than(self, other: _Step | None) -> bool:
-        return other is None or (self.left, self.moves) < (other.left, other.moves)
+    def is_better_than(self, other: _Step | None) -> bool:
+        return other is None or (self.max_load, self.moves) < (other.max_load, other.moves)
 
 
 class _Search:
@@ -130,11 +131,12 @@ class _Search:
                     self._holdings[proxy_id].add(broker_id)
 
     def split(self) -> None:
-        """Give more owners to what is too much for those it has."""
+        """Add owners to the identities that are too heavy for their current owners."""
         for broker_id in sorted(self.owned, key=lambda b: (-self._weights[b], b)):
             choices = self._fleet.choices(broker_id)
             while (
-                self._weights[broker_id] / len(owners := self.owned[broker_id]) > MOST_SHARE * self._average
+                self._weights[broker_id] / len(owners := self.owned[broker_id])
+                > MAX_OWNER_SHARE * self._average
             ):
                 others = choices.difference(owners)
                 if not others:
@@ -143,14 +145,14 @@ class _Search:
                 self._apply({broker_id: (*owners, taker)})
 
     def step(self) -> bool:
-        """Relieve the most loaded proxy; False where nothing does."""
+        """Relieve the most loaded proxy. Returns False if no step does."""
         donor = max(self.loads, key=lambda p: (self.loads[p], p))
         takers = sorted((p for p in self.loads if p != donor), key=lambda p: (self.loads[p], p))
         best: _Step | None = None
-        for step in (*self._moves(donor, takers), *self._exchanges(donor, takers[:TAKERS])):
-            if step.better_than(best):
+        for step in (*self._moves(donor, takers), *self._exchanges(donor, takers[:EXCHANGE_TAKERS_COUNT])):
+            if step.is_better_than(best):
                 best = step
-        if best is None or self.loads[donor] - best.left < STEP_GAIN * self._average:
+        if best is None or self.loads[donor] - best.max_load < MIN_STEP_GAIN_SHARE * self._average:
             return False
         self._apply(best.owners)
         return True
@@ -162,33 +164,33 @@ class _Search:
             taker = next((p for p in takers if p in choices and p not in owners), None)
             if taker is not None:
                 share = self._weights[broker_id] / len(owners)
-                left = max(self.loads[donor] - share, self.loads[taker] + share)
-                steps.append(_Step(left, 1, {broker_id: _replaced(owners, donor, taker)}))
+                max_load = max(self.loads[donor] - share, self.loads[taker] + share)
+                steps.append(_Step(max_load, 1, {broker_id: _replaced(owners, donor, taker)}))
         return steps
 
     def _exchanges(self, donor: ProxyId, takers: list[ProxyId]) -> list[_Step]:
-        """Of identities with one owner alone."""
-        given = [b for b in sorted(self._holdings[donor]) if len(self.owned[b]) == 1]
+        """Exchanges of identities with a single owner."""
+        offered = [b for b in sorted(self._holdings[donor]) if len(self.owned[b]) == 1]
         steps = []
         for taker in takers:
-            back = sorted(
+            returnable = sorted(
                 (self._weights[b], b)
                 for b in self._holdings[taker]
                 if len(self.owned[b]) == 1 and donor in self._fleet.choices(b)
             )
-            if not back:
+            if not returnable:
                 continue
-            wanted = (self.loads[donor] - self.loads[taker]) / 2
-            for broker_id in given:
+            ideal_difference = (self.loads[donor] - self.loads[taker]) / 2
+            for broker_id in offered:
                 if taker not in self._fleet.choices(broker_id):
                     continue
                 weight = self._weights[broker_id]
-                at = bisect_left(back, (weight - wanted, -1))
-                for lighter, other in back[max(0, at - 1) : at + 1]:
+                at = bisect_left(returnable, (weight - ideal_difference, -1))
+                for lighter, other in returnable[max(0, at - 1) : at + 1]:
                     moved = weight - lighter
                     if moved > 0:
-                        left = max(self.loads[donor] - moved, self.loads[taker] + moved)
-                        steps.append(_Step(left, 2, {broker_id: (taker,), other: (donor,)}))
+                        max_load = max(self.loads[donor] - moved, self.loads[taker] + moved)
+                        steps.append(_Step(max_load, 2, {broker_id: (taker,), other: (donor,)}))
         return steps
 
     def _apply(self, changes: Owners) -> None:

@@ -1,4 +1,4 @@
-"""Spark says what became of the records of one drill, in place of this program's own audit."""
+"""Audits the records of one drill with the data pipeline on Spark, instead of this program's own audit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import History, Stream
 from fleet.drills.workload.history import NO_OFFSET, Event
 from fleet.pipeline.audit import audit, by_record
-from fleet.pipeline.observations import EVENTS, KINDS, LedgerEntry
+from fleet.pipeline.observations import EVENTS, OBSERVATION_CLASSES, LedgerEntry
 from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import session
 
 
 def ledger(stream: Stream, wall_us: int = 0) -> Iterator[LedgerEntry]:
-    """What one client was told and given, and what its topic holds."""
+    """The acknowledgements and deliveries of one workload, and its log, as the pipeline's ledger entries."""
     yield from _ledger(stream, "acknowledged", stream.acknowledged, wall_us)
     received: Iterable[Event] = stream.received
-    if not stream.promise.in_turn:
+    if not stream.promise.ordered:
         received = sorted(received, key=lambda event: (event.partition, event.offset))
     yield from _ledger(stream, "received", received, wall_us)
     yield from _ledger(stream, "log", stream.log, wall_us)
@@ -45,11 +45,11 @@ def _ledger(stream: Stream, what: Any, events: Iterable[Event], wall_us: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The machine's two clocks in a run.
+    """The offset between the machine's clocks in a run.
 
     Args:
-        wall_us: how far the wall clock is before the monotonic one, at the end.
-        drift_us: by how much that has changed since its beginning.
+        wall_us: wall clock minus monotonic clock, at the end.
+        drift_us: change of this offset since the beginning.
     """
 
     wall_us: int
@@ -57,9 +57,9 @@ class Clocks:
 
 
 def audit_alone(stream: Stream) -> Audit:
-    """What the data pipeline says of one client, without Kafka: its ledger goes through a file.
+    """Audit one workload with the data pipeline. The ledger goes through a file instead of Kafka.
 
-    Raises: PipelineError: it cannot be read.
+    Raises: PipelineError: the ledger cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="fleet-ledger-") as folder:
         path = Path(folder, "ledger.jsonl")
@@ -67,7 +67,7 @@ def audit_alone(stream: Stream) -> Audit:
             file.writelines(EVENTS.encode(entry) + b"\n" for entry in ledger(stream))
         spark = session()
         try:
-            entries = events(parse(spark.read.text(str(path)), KINDS), "ledger")
+            entries = events(parse(spark.read.text(str(path)), OBSERVATION_CLASSES), "ledger")
             keys = {stream.name: stream.keys} if stream.keys else {}
             (row,) = audit(by_record(entries).persist(), keys).collect()
         finally:
@@ -76,7 +76,7 @@ def audit_alone(stream: Stream) -> Audit:
 
 
 def keys_of(history: History) -> dict[str, int]:
-    """Of clients with a compacted topic, how many keys each partition has."""
+    """By workload with a compacted topic, the number of keys of each partition."""
     return {stream.name: stream.keys for stream in history.streams if stream.keys}
 
 

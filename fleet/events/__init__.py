@@ -1,1 +1,1 @@
-"""What a fleet tells about itself: events, on their way to topics of the cluster that it stands before."""
+"""Events of a fleet, and their way to topics of the Kafka cluster behind it."""

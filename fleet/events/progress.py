@@ -1,4 +1,4 @@
-"""How far the events of a member have come, for its metrics."""
+"""How many events a member has sent, for its metrics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EventsView:
-    """How a member gets on with sending its events.
+    """Counters of the events of one member.
 
     Args:
         sent: records that Kafka has acknowledged since the start.
         waiting: records on the disk.
-        dropped: records that were given up for want of room.
-        trouble: what keeps records from being stored, or sent; empty where nothing does.
+        dropped: records that were dropped because memory or the spool was full.
+        trouble: why records cannot be stored or sent; empty if they can.
     """
 
     sent: int = 0

@@ -1,9 +1,9 @@
-"""Brings events to Kafka, in a thread of its own: whoever tells of something is never held up.
+"""Sends events to Kafka, in a thread of its own, so that the caller never waits.
 
     memory (bounded) ──► spool on disk (bounded) ──► the topics
 
-What does not fit is dropped and counted. An event is forgotten once Kafka has acknowledged it, so each one
-arrives at least once; some arrive twice.
+The publisher drops and counts records that do not fit. It forgets an event after Kafka has acknowledged it,
+so each event arrives at least once, and some arrive twice.
 """
 
 from __future__ import annotations
@@ -26,37 +26,39 @@ from fleet.core.event_schema import EXPENDABLE
 from fleet.core.model import Endpoint
 from fleet.events.progress import EventsView
 from fleet.events.spool import Record, Spool, Spooled
-from fleet.events.topics import TOPICS, make_missing
+from fleet.events.topics import TOPICS, create_missing
 from fleet.runtime.resolving_loop import run
 from fleet.runtime.threads import RestartingThread
-from fleet.tls.broker_credentials import FAILURES, KafkaAccess
+from fleet.tls.broker_credentials import CLIENT_ERRORS, KafkaAccess
 
 log = logging.getLogger(__name__)
 
-Part: TypeAlias = Literal["stored", "sent"]
+Stage: TypeAlias = Literal["stored", "sent"]
 
-QUEUE_LIMIT: Final = 10_000
-"""Records in memory, on their way to the disk."""
-EXPENDABLE_LIMIT: Final = QUEUE_LIMIT // 2
-"""Up to how many those of expendable topics are taken: the rest is for the others."""
-STORE_EVERY_S: Final = 0.1
-BATCH: Final = 500
+QUEUE_LIMIT_RECORDS: Final = 10_000
+"""Records that may wait in memory for the disk."""
+EXPENDABLE_LIMIT_RECORDS: Final = QUEUE_LIMIT_RECORDS // 2
+"""Records in memory above which expendable topics are dropped: the rest is for the other topics."""
+STORE_PERIOD_S: Final = 0.1
+BATCH_RECORDS: Final = 500
 DELIVERY_LIMIT_S: Final = 30.0
-"""For one batch; then the connection is given up."""
+"""Time limit for one batch; after it the publisher closes the connection."""
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
 
 
 class Publisher:
-    """See the module.
+    """Stores records in the spool and sends them; see the module.
 
     Args:
-        client_id: what the brokers see.
-        servers: where to find them, asked before each attempt to connect; called in the thread.
-        access: how they let this member in.
-        prefix: of the topics.
-        replication_factor: of topics that have to be made; None for as many as there are brokers, but three
-            at most.
+        client_id: client id that the brokers see.
+        servers: returns addresses of brokers; called in the thread before each attempt to connect.
+        access: credentials and TLS settings for the brokers.
+        prefix: prefix of the topic names.
+        spool: path of the spool's file.
+        spool_bytes: greatest size of that file.
+        replication_factor: replicas of the topics that this member creates; None for the number of brokers,
+            but at most three.
     """
 
     def __init__(
@@ -79,9 +81,9 @@ class Publisher:
         self._queue: deque[Record] = deque()
         self._overflow = 0
         self._progress = EventsView()
-        self._troubles: dict[Part, str] = {}
+        self._troubles: dict[Stage, str] = {}
         self._dropped_before = 0
-        """By spools that are closed."""
+        """Records that closed spools have dropped."""
         self._thread = RestartingThread("events", lambda: run(self._main()))
 
     @property
@@ -90,29 +92,32 @@ class Publisher:
 
     @property
     def restarts(self) -> int:
-        """How often the thread has ended by an error, and was started again."""
+        """How often the thread has failed and was started again."""
         return self._thread.restarts
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, records: Iterable[Record]) -> None:
-        """Send records, sometime. Never blocks; from one thread at a time."""
+        """Queue records for sending. Never blocks. Only one thread at a time may call this method."""
         for record in records:
-            if len(self._queue) < (EXPENDABLE_LIMIT if record.topic in EXPENDABLE else QUEUE_LIMIT):
+            limit = EXPENDABLE_LIMIT_RECORDS if record.topic in EXPENDABLE else QUEUE_LIMIT_RECORDS
+            if len(self._queue) < limit:
                 self._queue.append(record)
             else:
                 self._overflow += 1
 
     def drop(self, count: int) -> None:
-        """Count records that nobody has made, for there were too many."""
+        """Add records to the number of dropped ones that the caller could not create: there were too many."""
         self._overflow += count
 
     def stop(self, limit_s: float) -> None:
-        """Bring what there is to the disk, and end; blocks. What Kafka has not got waits for the next start.
+        """Store all queued records on the disk and end the thread; blocks.
+
+        Records that Kafka has not acknowledged stay in the spool for the next start.
 
         Args:
-            limit_s: for how long it may block.
+            limit_s: longest time to block.
         """
         self._thread.stop(limit_s)
 
@@ -124,20 +129,20 @@ class Publisher:
                 with Spool(self._path, self._spool_bytes, EXPENDABLE) as spool:
                     return await self._serve(spool)
             except SpoolError as error:
-                self._trouble("stored", str(error))
+                self._set_trouble("stored", str(error))
                 if self._thread.stopping.is_set():
                     return None
                 await asyncio.sleep(BACKOFF_FIRST_S)
 
     async def _serve(self, spool: Spool) -> None:
-        """Store and send until the end. Raises: SpoolError."""
+        """Store and send records until the thread is stopped. Raises: SpoolError."""
         stored = asyncio.Event()
         sending = asyncio.create_task(self._send_for_ever(spool, stored))
         try:
             while not (self._thread.stopping.is_set() or sending.done()):
                 self._store(spool)
                 stored.set()
-                await asyncio.sleep(STORE_EVERY_S)
+                await asyncio.sleep(STORE_PERIOD_S)
             self._store(spool)
         finally:
             self._dropped_before += spool.dropped
@@ -146,13 +151,13 @@ class Publisher:
                 await sending
 
     def _store(self, spool: Spool) -> None:
-        """Bring what waits in memory to the disk. Raises: SpoolError: it stays in memory."""
-        taken = list(self._queue)
-        if taken:
-            spool.append(taken)
-            for _ in taken:
+        """Move the queued records to the disk. Raises: SpoolError: the records stay in memory."""
+        queued = list(self._queue)
+        if queued:
+            spool.append(queued)
+            for _ in queued:
                 self._queue.popleft()
-        self._trouble("stored", "")
+        self._set_trouble("stored", "")
         dropped = self._overflow + self._dropped_before + spool.dropped
         self._progress = replace(self._progress, waiting=spool.waiting, dropped=dropped)
 
@@ -162,37 +167,40 @@ class Publisher:
             try:
                 async with self._producer() as producer:
                     while True:
-                        batch = spool.oldest(BATCH)
+                        batch = spool.oldest(BATCH_RECORDS)
                         if batch:
                             await self._deliver(producer, batch)
                             spool.forget(batch[-1].number)
                             backoff_s = BACKOFF_FIRST_S
-                            self._trouble("sent", "")
+                            self._set_trouble("sent", "")
                             sent = self._progress.sent + len(batch)
                             self._progress = replace(self._progress, sent=sent, waiting=spool.waiting)
                         else:
                             stored.clear()
                             await stored.wait()
-            except (KafkaError, *FAILURES) as error:
-                self._trouble("sent", f"{type(error).__name__}: {error}")
+            except (KafkaError, *CLIENT_ERRORS) as error:
+                self._set_trouble("sent", f"{type(error).__name__}: {error}")
             except SpoolError:
                 raise
-            except Exception as error:  # events are stored all the same, and sent later
-                log.exception("events cannot be sent, for a reason that was not foreseen")
-                self._trouble("sent", f"{type(error).__name__}: {error}")
+            except Exception as error:  # events are still stored, and sent later
+                log.exception("cannot send events: unexpected error")
+                self._set_trouble("sent", f"{type(error).__name__}: {error}")
             await asyncio.sleep(backoff_s)
             backoff_s = min(BACKOFF_LIMIT_S, 2 * backoff_s)
 
     @asynccontextmanager
     async def _producer(self) -> AsyncIterator[AIOKafkaProducer]:
-        """A producer, and topics for it. Raises: KafkaError, and what is in FAILURES."""
+        """Create the missing topics and yield a producer.
+
+        Raises: KafkaError, and the errors in CLIENT_ERRORS.
+        """
         servers, options = [str(endpoint) for endpoint in self._servers()], self._access.options()
         admin = AIOKafkaAdminClient(bootstrap_servers=servers, client_id=self._client_id, **options)
         try:
             async with asyncio.timeout(DELIVERY_LIMIT_S):
                 await admin.start()
                 brokers = len((await admin.describe_cluster())["brokers"])
-                await make_missing(admin, TOPICS, self._prefix, self._replication_factor or min(3, brokers))
+                await create_missing(admin, TOPICS, self._prefix, self._replication_factor or min(3, brokers))
         finally:
             await admin.close()
         producer = AIOKafkaProducer(
@@ -203,7 +211,7 @@ class Publisher:
                 await producer.start()
             yield producer
         finally:
-            # It would wait for what it cannot deliver, which the spool still has.
+            # The producer would wait for records that it cannot deliver. The spool still has these records.
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await producer.stop()
@@ -216,13 +224,13 @@ class Publisher:
             ]
             await asyncio.gather(*sent)
 
-    def _trouble(self, part: Part, text: str) -> None:
-        """Note what keeps a part from working, or that nothing does any more."""
+    def _set_trouble(self, stage: Stage, text: str) -> None:
+        """Record why a stage does not work; an empty text means that it works."""
         before = self._progress.trouble
-        self._troubles[part] = text
+        self._troubles[stage] = text
         now = "; ".join(filter(None, self._troubles.values()))
         self._progress = replace(self._progress, trouble=now)
         if now and now != before:
-            log.warning("events cannot be %s: %s", part, text)
+            log.warning("events cannot be %s: %s", stage, text)
         elif before and not now:
             log.info("events are stored and sent again")

@@ -1,4 +1,4 @@
-"""From what Raft commits and a member observes to the events that tell of it; the clock is passed in."""
+"""Makes events from Raft commits and from a member's own observations; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.core.event_schema import (
+    ConnectionChange,
     ConnectionEvent,
     Event,
     LivenessEvent,
     MemberEvent,
     OwnershipEvent,
     TrafficEvent,
-    What,
 )
 from fleet.core.liveness import Transition
 from fleet.core.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
@@ -23,18 +23,21 @@ from fleet.core.takeover import Takeover, TakeoverLog
 from fleet.core.traffic import ConnectionEnd
 from fleet.runtime.ipc import TrafficMessage
 
-RETOLD_MS: Final = 600_000
-"""A member that starts reads commands again, and tells again of those that are no older: it may have died
-before it had told of them. All others have been told of long ago."""
+REPLAY_LIMIT_MS: Final = 600_000
+"""Age up to which a starting member reports commands that it reads from its log.
+
+The member may have died before it reported them. Older commands were reported before."""
 _PENDING_LIMIT: Final = 10_000
-"""Changes of ownership that may wait for their advertisement; it may never come, where workers are dead."""
+"""Changes of ownership that may wait for their advertisement, which never comes if workers are dead."""
 
 
 class Recorder:
-    """What one member tells.
+    """Makes the events of one member.
 
     Args:
-        life: of this process, so that what it has observed is told apart from what the one before has.
+        fleet: name of the fleet.
+        me: id of this member.
+        life: name of this process. It separates the event ids of this process from those of earlier ones.
     """
 
     def __init__(self, fleet: str, me: ProxyId, life: str) -> None:
@@ -46,14 +49,16 @@ class Recorder:
         self._observed = 0
         self._unadvertised: dict[str, tuple[OwnershipEvent, Takeover]] = {}
 
-    def committed(
+    def record_commit(
         self, applied: Iterable[Applied], after: FleetState, takeovers: TakeoverLog, now_ms: int
     ) -> list[Event]:
-        """The events of commands that have come out of the log.
+        """Return the events of commands that Raft has applied.
 
         Args:
-            after: the state behind the last of them.
-            takeovers: those that this member knows of, before it is told of this commit.
+            applied: the commands and their outcomes, in the order of the log.
+            after: the state after the last command.
+            takeovers: the takeovers that this member knew before this commit.
+            now_ms: Unix time.
         """
         events: list[OwnershipEvent | MemberEvent] = []
         for each in applied:
@@ -64,12 +69,12 @@ class Recorder:
                     events += self._ownership_events(command, each.outcome.generation, takeovers, now_ms)
                 case MemberUp() | MemberStatusChanged() | DrainSet() as command:
                     events += self._member_events(command, now_ms)
-        # A snapshot changes the state without commands; what it left out, nobody can tell one by one.
+        # A snapshot changes the state without commands: no member can report these changes one by one.
         self._ownership, self._members = after.ownership, after.members
-        return [each for each in events if each.proposed_at_ms >= now_ms - RETOLD_MS]
+        return [each for each in events if each.proposed_at_ms >= now_ms - REPLAY_LIMIT_MS]
 
-    def advertised(self, takeovers: TakeoverLog) -> list[Event]:
-        """Ownership events once more, with the time that was missing when they were told first."""
+    def record_advertisement(self, takeovers: TakeoverLog) -> list[Event]:
+        """Return ownership events again, with the time of advertisement that was unknown the first time."""
         events: list[Event] = []
         advertised = {(each.proxy_id, each.detected): each.advertised for each in takeovers.recent}
         for event, takeover in list(self._unadvertised.values()):
@@ -79,8 +84,8 @@ class Recorder:
                 events.append(replace(event, advertised_at_ms=now.wall_ms))
         return events
 
-    def observed(self, transitions: Iterable[Transition], now_ms: int) -> list[Event]:
-        """The events of what this member's failure detector has concluded."""
+    def record_transitions(self, transitions: Iterable[Transition], now_ms: int) -> list[Event]:
+        """Return the events of transitions in this member's failure detector."""
         events: list[Event] = []
         for each in transitions:
             self._observed += 1
@@ -89,8 +94,8 @@ class Recorder:
             events.append(LivenessEvent(name, self._fleet, self._me, each.peer, *change, at_ms=now_ms))
         return events
 
-    def passed(self, message: TrafficMessage) -> Iterator[Event]:
-        """The events of what has passed a worker."""
+    def record_traffic(self, message: TrafficMessage) -> Iterator[Event]:
+        """Yield the events of a worker's traffic and of its connections."""
         worker = f"{self._fleet}/{self._me}/{message.worker}"
         for row in message.rows:
             yield TrafficEvent(
@@ -177,8 +182,8 @@ class Recorder:
                 committed_at_ms=now_ms,
             )
             yield self._with_takeover(event, takeovers)
-        kept = {broker_id: each for broker_id, each in self._ownership.items() if broker_id not in removed}
-        self._ownership = {**kept, **command.changes}
+        rest = {broker_id: each for broker_id, each in self._ownership.items() if broker_id not in removed}
+        self._ownership = {**rest, **command.changes}
 
     def _with_takeover(self, event: OwnershipEvent, takeovers: TakeoverLog) -> OwnershipEvent:
         takeover = _takeover(event, takeovers)
@@ -193,7 +198,7 @@ class Recorder:
         return event
 
 
-_WHAT: Final[Mapping[ConnectionEnd | None, What]] = {
+_WHAT: Final[Mapping[ConnectionEnd | None, ConnectionChange]] = {
     None: "opened",
     "client": "closed",
     "moved": "moved",
@@ -205,10 +210,10 @@ _WHAT: Final[Mapping[ConnectionEnd | None, What]] = {
 
 
 def _takeover(event: OwnershipEvent, takeovers: TakeoverLog) -> Takeover | None:
-    """The one that a change of ownership completes; None where it is no takeover."""
+    """Return the takeover that a change of ownership completes; None if the change is not a takeover."""
     replaced = set(event.before or ()) - set(event.owners)
     for takeover in reversed(takeovers.recent):
-        mine = takeover.proxy_id in replaced and event.broker_id in takeover.broker_ids
-        if mine and takeover.committed is None:
+        is_same = takeover.proxy_id in replaced and event.broker_id in takeover.broker_ids
+        if is_same and takeover.committed is None:
             return takeover
     return None

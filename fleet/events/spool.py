@@ -1,15 +1,15 @@
-"""A bounded queue on disk: what is put in outlives the process, and a Kafka that is away.
+"""A bounded queue on disk. Its records survive a restart of the process and an outage of Kafka.
 
     with Spool(folder / "spool.sqlite", limit_bytes=64 << 20) as spool:
         spool.append(records)
-        batch = spool.oldest(500)              # the same ones, as often as it is asked
-        spool.forget(batch[-1].number)         # they have arrived
+        batch = spool.oldest(500)              # each call returns the same records
+        spool.forget(batch[-1].number)         # Kafka has acknowledged them
 
-Nothing is forced to the disk: a power cut may cost the last seconds, and may have some records come again.
-Where there is no room the oldest go, because what has happened lately is asked for most; those of expendable
-topics before all others.
+The spool does not force writes to the disk: a power cut may lose the records of the last seconds, and may
+repeat some records. A full spool drops its oldest records, because recent events are needed most. It drops
+records of expendable topics first.
 
-Every method may block on the disk. Only the thread that has made it may use it.
+Every method may block on the disk. Only the thread that created the spool may use it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fleet.core.errors import SpoolError
 log = logging.getLogger(__name__)
 
 PAGE_BYTES: Final = 4096
-LEAST_PAGES: Final = 64
-"""SQLite itself needs some."""
-_SHARE_TO_DROP: Final = 8
-"""Where there is no room, so much goes at once: one part in as many."""
+MIN_PAGES: Final = 64
+"""Smallest size of the file: SQLite needs some pages for itself."""
+_DROPPED_SHARES: Final = 8
+"""A full spool drops one of this many equal parts of its records at once."""
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS record (
     number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key BLOB, value BLOB NOT NULL
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS record (
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is to be produced."""
+    """A record to produce, with the name of its topic without the prefix."""
 
     topic: str
     key: bytes | None
@@ -48,30 +48,30 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A record that waits; later ones have greater numbers."""
+    """A record in the spool; later records have greater numbers."""
 
     number: int
     record: Record
 
 
 class Spool:
-    """See the module.
+    """A bounded queue of records in a file; see the module.
 
     Args:
-        path: of the file; it and its folder are made where they do not exist. One that is damaged is put
-            aside as ``….damaged``.
-        limit_bytes: of the file.
-        expendable: topics.
+        path: path of the file. The spool creates the file and its folder if they do not exist, and renames a
+            damaged file to ``….damaged``.
+        limit_bytes: greatest size of the file.
+        expendable: topics whose records are dropped first.
 
-    Raises: SpoolError: the file cannot be had.
+    Raises: SpoolError: the file cannot be opened.
     """
 
     def __init__(self, path: Path, limit_bytes: int, expendable: Collection[str] = ()) -> None:
         self._path = path
         self._expendable = tuple(expendable)
-        self._pages = max(LEAST_PAGES, limit_bytes // PAGE_BYTES)
+        self._pages = max(MIN_PAGES, limit_bytes // PAGE_BYTES)
         self.dropped = 0
-        """Records that were given up for want of room."""
+        """Records that were dropped because the spool was full."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -79,25 +79,27 @@ class Spool:
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):
                     raise
-                log.error("%s is damaged, and is put aside: %s", path, error)
+                log.error(
+                    "spool is damaged, renaming it to %s.damaged: path=%s error=%s", path.name, path, error
+                )
                 path.replace(path.with_name(f"{path.name}.damaged"))
                 self._database = self._open()
         except (OSError, sqlite3.Error) as error:
             raise SpoolError(f"{path}: {error}") from error
 
     def append(self, records: Iterable[Record]) -> None:
-        """Put records in, all or none. Raises: SpoolError: the disk does not take them."""
+        """Add all records or none. Raises: SpoolError: they cannot be written."""
         rows = [(record.topic, record.key, record.value) for record in records]
         try:
             while not self._insert(rows):
                 if not self._drop_oldest():
-                    self.dropped += len(rows)  # they alone are too much
+                    self.dropped += len(rows)  # these records alone exceed the limit
                     return
         except sqlite3.Error as error:
             raise SpoolError(f"{self._path}: {error}") from error
 
     def oldest(self, limit: int) -> list[Spooled]:
-        """The records that have waited longest, in their order. Raises: SpoolError."""
+        """Return the oldest records, in their order. Raises: SpoolError."""
         try:
             rows = self._database.execute(
                 "SELECT number, topic, key, value FROM record ORDER BY number LIMIT ?", (limit,)
@@ -107,7 +109,7 @@ class Spool:
             raise SpoolError(f"{self._path}: {error}") from error
 
     def forget(self, number: int) -> None:
-        """All records up to this one have arrived. Raises: SpoolError."""
+        """Delete all records up to this number. Raises: SpoolError."""
         try:
             with self._database:
                 self._database.execute("DELETE FROM record WHERE number <= ?", (number,))
@@ -116,7 +118,7 @@ class Spool:
 
     @property
     def waiting(self) -> int:
-        """How many records there are."""
+        """The number of records in the spool."""
         (count,) = self._database.execute("SELECT count(*) FROM record").fetchone()
         return int(count)
 
@@ -145,7 +147,7 @@ class Spool:
         return database
 
     def _insert(self, rows: list[tuple[str, bytes | None, bytes]]) -> bool:
-        """Put rows in; False where there is no room."""
+        """Insert rows. Returns: False if the spool is full."""
         try:
             with self._database:
                 self._database.executemany("INSERT INTO record (topic, key, value) VALUES (?, ?, ?)", rows)
@@ -156,7 +158,7 @@ class Spool:
         return True
 
     def _drop_oldest(self) -> bool:
-        """Make room; False where there is nothing to drop."""
+        """Drop some of the oldest records. Returns: False if the spool is empty."""
         places = ", ".join("?" * len(self._expendable))
         return self._drop(f"topic IN ({places})", self._expendable) or self._drop("TRUE", ())
 
@@ -165,7 +167,7 @@ class Spool:
         oldest, newest = self._database.execute(bounds, values).fetchone()
         if oldest is None:
             return False
-        until = oldest + (newest - oldest) // _SHARE_TO_DROP
+        until = oldest + (newest - oldest) // _DROPPED_SHARES
         delete = f"DELETE FROM record WHERE {which} AND number <= ?"
         with self._database:
             self.dropped += self._database.execute(delete, (*values, until)).rowcount

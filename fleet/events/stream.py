@@ -1,4 +1,4 @@
-"""One member's events, from what its control process learns to the topics."""
+"""Makes the events of one member and sends them to the topics."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from fleet.events.spool import Record
 from fleet.runtime.ipc import TrafficMessage
 from fleet.tls.broker_credentials import KafkaAccess
 
-SPOOL: Final = "events.sqlite"
+SPOOL_FILE: Final = "events.sqlite"
 
 
 class EventStream:
-    """Tells of a member's life; its methods but `stop` never block.
+    """Records and publishes the events of one member. Only `stop` blocks.
 
     Args:
-        incarnation: of this life.
-        folder: the spool goes there.
-        servers: where to find brokers; called in another thread.
-        access: how they let this member in.
+        settings: section `events` of the configuration.
+        fleet: name of the fleet.
+        me: id of this member.
+        incarnation: incarnation of this member.
+        folder: folder of the spool.
+        servers: returns addresses of brokers; called in another thread.
+        access: credentials and TLS settings for the brokers.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class EventStream:
             servers,
             access,
             settings.topic_prefix,
-            folder / SPOOL,
+            folder / SPOOL_FILE,
             settings.spool_bytes,
             settings.replication_factor,
         )
@@ -62,17 +65,17 @@ class EventStream:
 
     @property
     def restarts(self) -> int:
-        """How often the thread that sends has ended by an error, and was started again."""
+        """How often the sending thread has failed and was started again."""
         return self._publisher.restarts
 
     def start(self) -> None:
         self._publisher.start()
 
     def stop(self, limit_s: float) -> None:
-        """Bring all events to the disk, and end. Blocks, for so many seconds at most."""
+        """Store all events on the disk and end. Blocks for at most `limit_s`."""
         self._publisher.stop(limit_s)
 
-    def committed(
+    def record_commit(
         self,
         applied: Iterable[Applied],
         after: FleetState,
@@ -81,35 +84,35 @@ class EventStream:
         *,
         leads: bool,
     ) -> None:
-        """Commands came out of the log; see `Recorder.committed`.
+        """Publish the events of applied commands; see `Recorder.record_commit`.
 
         Args:
-            leads: whether this member is the Raft leader: it alone writes the compacted copy, so that nobody
-                who is late puts an old owner behind a new one.
+            leads: whether this member is the Raft leader. Only the leader writes the compacted copy, so that
+                no slow member writes an old owner after a new one.
         """
-        events = self._recorder.committed(applied, after, takeovers, now_ms)
+        events = self._recorder.record_commit(applied, after, takeovers, now_ms)
         elected = leads and not self._leads
         self._leads = leads
-        self._tell(events)
+        self._publish(events)
         if elected:
-            # The last leader may have died before it had written them.
+            # The previous leader may have died before it wrote the latest events.
             self._publisher.put(_latest(event) for event in self._latest.values())
 
-    def advertised(self, takeovers: TakeoverLog) -> None:
-        """Something is advertised that was not; see `Recorder.advertised`."""
-        self._tell(self._recorder.advertised(takeovers))
+    def record_advertisement(self, takeovers: TakeoverLog) -> None:
+        """Publish the events of new advertisements; see `Recorder.record_advertisement`."""
+        self._publish(self._recorder.record_advertisement(takeovers))
 
-    def observed(self, transitions: Iterable[Transition], now_ms: int) -> None:
-        """The failure detector has changed its mind."""
-        self._tell(self._recorder.observed(transitions, now_ms))
+    def record_transitions(self, transitions: Iterable[Transition], now_ms: int) -> None:
+        """Publish the events of transitions in the failure detector."""
+        self._publish(self._recorder.record_transitions(transitions, now_ms))
 
-    def passed(self, message: TrafficMessage) -> None:
-        """Something has passed a worker; see `Recorder.passed`."""
-        self._tell(list(self._recorder.passed(message)))
+    def record_traffic(self, message: TrafficMessage) -> None:
+        """Publish the events of a worker's traffic; see `Recorder.record_traffic`."""
+        self._publish(list(self._recorder.record_traffic(message)))
         if message.dropped:
             self._publisher.drop(message.dropped)
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _publish(self, events: Sequence[Event]) -> None:
         records = []
         for event in events:
             records.append(

@@ -1,6 +1,6 @@
-"""What the pipeline has found each identity to weigh: read from its compacted topic, once or for ever.
+"""Reads the weight of each identity from a compacted topic, once or continuously.
 
-The weights of another fleet, and what is no weight, are passed over.
+The pipeline computes the weights. Weights of other fleets, and records that are not weights, are ignored.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fleet.core.event_schema import EVENTS, WEIGHTS, WeightEvent
 from fleet.core.model import BrokerId, Endpoint
 from fleet.runtime.resolving_loop import run
 from fleet.runtime.threads import RestartingThread
-from fleet.tls.broker_credentials import FAILURES, KafkaAccess
+from fleet.tls.broker_credentials import CLIENT_ERRORS, KafkaAccess
 
 log = logging.getLogger(__name__)
 
 Weights: TypeAlias = Mapping[BrokerId, float]
 
 READ_LIMIT_S: Final = 30.0
-"""For all that there is now."""
-POLL_S: Final = 1.0
+"""Time limit for reading the current weights."""
+POLL_LIMIT_S: Final = 1.0
 BACKOFF_S: Final = 5.0
 
 
 async def read_weights(servers: Sequence[Endpoint], access: KafkaAccess, prefix: str, fleet: str) -> Weights:
-    """The weights that there are now; none where there is no such topic.
+    """Return the current weights; none if the topic does not exist.
 
     Raises: AdminError: the brokers do not answer.
     """
@@ -42,20 +42,21 @@ async def read_weights(servers: Sequence[Endpoint], access: KafkaAccess, prefix:
         async with asyncio.timeout(READ_LIMIT_S):
             async for weights in _follow(servers, access, prefix, fleet):
                 return weights
-    except (KafkaError, *FAILURES) as error:
+    except (KafkaError, *CLIENT_ERRORS) as error:
         where = ", ".join(map(str, servers))
-        raise AdminError(f"weights cannot be read at {where}: {type(error).__name__}: {error}") from error
-    raise AssertionError("it goes on for ever")
+        raise AdminError(f"{where}: cannot read the weights: {type(error).__name__}: {error}") from error
+    raise AssertionError("_follow ended without an error")
 
 
 class WeightReader:
-    """Follows the topic, in a thread of its own.
+    """Reads weights continuously, in a thread of its own.
 
     Args:
-        servers: where to find brokers, asked before each attempt to connect; called in the thread.
-        access: how they let this member in.
-        prefix: of the topic.
-        on_weights: is given all of them, each time some have changed; called in the thread.
+        servers: returns addresses of brokers; called in the thread before each attempt to connect.
+        access: credentials and TLS settings for the brokers.
+        prefix: prefix of the topic name.
+        fleet: name of the fleet whose weights are read.
+        on_weights: called in the thread with all weights, whenever some have changed.
     """
 
     def __init__(
@@ -72,28 +73,28 @@ class WeightReader:
         self._fleet = fleet
         self._on_weights = on_weights
         self._cancel: Callable[[], object] = lambda: None
-        """Ends the work that runs now; for any thread."""
+        """Cancels the reading task; any thread may call it."""
         self._thread = RestartingThread("weights", lambda: run(self._main()))
 
     @property
     def restarts(self) -> int:
-        """How often the thread has ended by an error, and was started again."""
+        """How often the thread has failed and was started again."""
         return self._thread.restarts
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, limit_s: float) -> None:
-        """End; blocks, for so many seconds at most."""
+        """End the thread; blocks for at most `limit_s`."""
         self._thread.stopping.set()
-        with suppress(RuntimeError):  # its loop is closed: the work has ended
+        with suppress(RuntimeError):  # the event loop is closed: the task has ended
             self._cancel()
         self._thread.stop(limit_s)
 
     async def _main(self) -> None:
         following = asyncio.create_task(self._follow_for_ever())
         self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, following.cancel)
-        if self._thread.stopping.is_set():  # before there was something to cancel
+        if self._thread.stopping.is_set():  # `stop` ran before there was a task to cancel
             following.cancel()
         await asyncio.wait([following])
         if not self._thread.stopping.is_set():
@@ -106,10 +107,10 @@ class WeightReader:
                 async for weights in _follow(self._servers(), self._access, self._prefix, self._fleet):
                     self._on_weights(weights)
                     trouble = ""
-            except (KafkaError, *FAILURES) as error:
+            except (KafkaError, *CLIENT_ERRORS) as error:
                 now = f"{type(error).__name__}: {error}"
                 if now != trouble:
-                    log.warning("weights cannot be read: %s", now)
+                    log.warning("cannot read the weights: %s", now)
                 trouble = now
             await asyncio.sleep(BACKOFF_S)
 
@@ -117,9 +118,9 @@ class WeightReader:
 async def _follow(
     servers: Sequence[Endpoint], access: KafkaAccess, prefix: str, fleet: str
 ) -> AsyncIterator[Weights]:
-    """All weights, once what is there has been read, and again whenever some have come.
+    """Yield all weights after the current end of the topic is read, and again after each new batch.
 
-    Raises: KafkaError, and what is in FAILURES.
+    Raises: KafkaError, and the errors in CLIENT_ERRORS.
     """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=[str(each) for each in servers],
@@ -131,14 +132,14 @@ async def _follow(
     try:
         await consumer.start()
         topic = prefix + WEIGHTS
-        if topic not in await consumer.topics():  # whoever asks for it by name may have it made
+        if topic not in await consumer.topics():  # subscribing by name may create the topic
             yield {}
             return
         consumer.subscribe([topic])
         ends: dict[TopicPartition, int] = {}
         caught_up = False
         while True:
-            batches = await consumer.getmany(timeout_ms=round(POLL_S * 1000))
+            batches = await consumer.getmany(timeout_ms=round(POLL_LIMIT_S * 1000))
             for record in chain.from_iterable(batches.values()):
                 event = _weight(record.value)
                 if event is not None and event.fleet == fleet:
@@ -161,14 +162,14 @@ async def _stop(consumer: AIOKafkaConsumer) -> None:
     try:
         await consumer.stop()
     except asyncio.CancelledError:
-        # The consumer cancels a task of its own, awaits that, and would hide the error that ended the work.
+        # The consumer cancels a task of its own and awaits it. That would hide the error that ended the work.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
 
 
 def _weight(value: bytes | None) -> WeightEvent | None:
-    """What a record says; None where that is no weight."""
+    """Decode a record; None if it is not a weight."""
     try:
         event = EVENTS.decode(value or b"")
     except ValueError:

@@ -1,6 +1,6 @@
-"""How long identities were advertised at members that could not be reached, by what was seen from outside.
+"""Computes how long identities were advertised at unreachable members, from external observations.
 
-All in Spark's own expressions, joined by member: no view is collected.
+All queries use only Spark's own expressions, joined by member: no view is collected.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 
-def windows(outages: DataFrame, views: DataFrame) -> DataFrame:
-    """One row for each outage: id, at_us, until_us, and `took_us`: from its beginning until the Metadata of
-    every survivor had survivors alone, and kept them; null where it was not so when the outage ended.
+def outage_windows(outages: DataFrame, views: DataFrame) -> DataFrame:
+    """Return one row for each outage: id, at_us, until_us, took_us.
+
+    `took_us` is the time from the start of the outage until the Metadata of every survivor named only
+    survivors for the rest of the outage; null if that did not happen before the outage ended.
 
     Args:
         outages: the columns of `fleet.pipeline.observations.OutageEvent`.
-        views: those of `ViewEvent`; an event may come more than once.
+        views: the columns of `ViewEvent`; events may be repeated.
     """
     survivors = outages.select("id", "until_us", "survivors", F.explode("survivors").alias("seen_at"))
     seen = views.dropDuplicates(["seen_at", "number", "broker_id"])
     dead = F.col("owner").isNull() | ~F.array_contains("survivors", F.col("owner"))
-    judged = (
+    answers = (
         survivors.join(seen, "seen_at")
         .where(F.col("at_us") < F.col("until_us"))
         .groupBy("id", "seen_at", "number", "at_us")
         .agg(F.max(dead).alias("bad"))
     )
     of_member = F.when(F.col("bad"), F.col("number"))
-    last_bad = judged.groupBy("id", "seen_at").agg(F.coalesce(F.max(of_member), F.lit(-1)).alias("last_bad"))
+    last_bad = answers.groupBy("id", "seen_at").agg(F.coalesce(F.max(of_member), F.lit(-1)).alias("last_bad"))
     since = (
-        judged.join(last_bad, ["id", "seen_at"])
+        answers.join(last_bad, ["id", "seen_at"])
         .where(F.col("number") > F.col("last_bad"))
         .groupBy("id", "seen_at")
         .agg(F.min("at_us").alias("since_us"))

@@ -1,9 +1,10 @@
-"""What a run of the pipeline's jobs says at its end."""
+"""The JSON documents of the commands `fleet pipeline` and `fleet report`, and their output as text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final, Literal
 
 from rich.console import Console
@@ -12,15 +13,17 @@ from rich.table import Table
 from fleet.core.codec import Codec
 from fleet.core.console import escape
 from fleet.core.model import BrokerId, ProxyId
+from fleet.core.renamed_keys import RenamedKeys
 
 
 @dataclass(frozen=True, slots=True)
 class JobDocument:
-    """One job.
+    """One job of a run.
 
     Args:
-        records: how many it has read in this run.
-        dead_letters: how many of them were no event; of the job `dead-letters` alone.
+        name: name of the job.
+        records: number of records that the job has read in this run.
+        dead_letters: number of these records that were not events; only for the job `dead-letters`.
     """
 
     name: str
@@ -30,21 +33,27 @@ class JobDocument:
 
 @dataclass(frozen=True, slots=True)
 class PipelineDocument:
-    """What ``fleet pipeline run --json`` prints when it ends."""
+    """The output of ``fleet pipeline run --json`` at its end.
+
+    Args:
+        out: where the jobs write their tables.
+        jobs: the jobs of the run.
+    """
 
     out: str
     jobs: tuple[JobDocument, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TakenDocument:
-    """One identity in one takeover; times are Unix milliseconds, null where nobody told.
+class TakeoverDocument:
+    """One identity in one takeover. Times are Unix milliseconds, and null if no member reported them.
 
     Args:
-        alive_ms: the last moment at which its owner is known to have been alive.
-        began_ms: the first sign that it was gone.
-        advertised_ms: when the last survivor that told advertised another one.
-        first_request_ms: when a client first asked a new owner for something.
+        alive_ms: last time at which the owner is known to have been alive.
+        began_ms: first sign of the failure.
+        advertised_ms: when the last reporting survivor advertised another owner.
+        committed_ms: when the first member learned of the new owners.
+        first_request_ms: first request of a client to a new owner.
     """
 
     fleet: str
@@ -59,22 +68,22 @@ class TakenDocument:
 
     @property
     def since_ms(self) -> int:
-        """From when on it is taken for missing."""
+        """Start of the time in which the identity counts as unavailable."""
         return self.began_ms if self.alive_ms is None else self.alive_ms
 
     def after_ms(self, moment_ms: int | None) -> int | None:
-        """How long after that something was."""
+        """Return the time from `since_ms` to a moment."""
         return None if moment_ms is None else moment_ms - self.since_ms
 
 
 @dataclass(frozen=True, slots=True)
 class OutageDocument:
-    """A while in which no owner of an identity could reach its broker; times are Unix milliseconds.
+    """A period in which no owner of an identity could reach its broker. Times are Unix milliseconds.
 
     Args:
-        began_ms: when the first client was turned away.
-        ended_ms: when one was served again; null where none has been.
-        cuts: how many connections were cut for it.
+        began_ms: when an owner first rejected a client.
+        ended_ms: when an owner next served a client; null if the outage lasts.
+        cuts: number of connections that were closed because of the outage.
     """
 
     fleet: str
@@ -86,13 +95,14 @@ class OutageDocument:
 
 @dataclass(frozen=True, slots=True)
 class AttainmentDocument:
-    """One identity, or (broker_id null) all of them together, in one period.
+    """Availability of one identity, or of all identities together (broker_id null), in one period.
 
     Args:
-        period: its first day, in UTC.
-        known_ms: for how long it was owned at all.
-        available: the part of that in which it was to be had.
-        budget_ms, left_ms: what the objective allows to be missing, and what is left of it.
+        period: first day of the period, in UTC.
+        known_ms: time in which the identity had an owner.
+        unavailable_ms: time in which the identity was unavailable.
+        available: available part of `known_ms`, from 0 to 1.
+        budget_ms, left_ms: error budget of the objective, and the rest of it.
     """
 
     fleet: str
@@ -107,23 +117,23 @@ class AttainmentDocument:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityDocument:
-    """What ``fleet pipeline availability --json`` prints."""
+    """The output of ``fleet pipeline availability --json``."""
 
     from_ms: int
     to_ms: int
     objective: float
-    takeovers: tuple[TakenDocument, ...]
+    takeovers: tuple[TakeoverDocument, ...]
     outages: tuple[OutageDocument, ...]
     fleets: tuple[AttainmentDocument, ...]
     identities: tuple[AttainmentDocument, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FlappingDocument:
-    """``told_by`` held ``proxy_id`` for dead again and again."""
+class FlappingDocument(RenamedKeys):
+    """``reported_by`` suspected ``proxy_id`` repeatedly."""
 
     fleet: str
-    told_by: ProxyId
+    reported_by: ProxyId
     proxy_id: ProxyId
     from_ms: int
     to_ms: int
@@ -131,25 +141,25 @@ class FlappingDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class OneSidedDocument:
-    """``told_by`` held ``proxy_id`` for dead, which did not hold it for dead."""
+class OneSidedDocument(RenamedKeys):
+    """``reported_by`` suspected ``proxy_id``, which did not suspect ``reported_by``."""
 
     fleet: str
-    told_by: ProxyId
+    reported_by: ProxyId
     proxy_id: ProxyId
     from_ms: int
     to_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class StaleClientDocument:
-    """A client came to ``told_by``, which did not stand for the broker that it wanted, so often."""
+class StaleClientDocument(RenamedKeys):
+    """A client connected ``opens`` times to ``reported_by``, which did not own the client's broker."""
 
     fleet: str
     host: str
     client_id: str
     broker_id: BrokerId
-    told_by: ProxyId
+    reported_by: ProxyId
     from_ms: int
     to_ms: int
     opens: int
@@ -157,7 +167,7 @@ class StaleClientDocument:
 
 @dataclass(frozen=True, slots=True)
 class AnomaliesDocument:
-    """What ``fleet pipeline anomalies --json`` prints."""
+    """The output of ``fleet pipeline anomalies --json``."""
 
     from_ms: int
     to_ms: int
@@ -168,7 +178,7 @@ class AnomaliesDocument:
 
 @dataclass(frozen=True, slots=True)
 class IntervalDocument:
-    """``owners`` stood for a broker from one moment to another; ``to_ms`` null: to the end of the report."""
+    """``owners`` owned a broker's identity from ``from_ms`` to ``to_ms``; null: to the end of the report."""
 
     fleet: str
     broker_id: BrokerId
@@ -181,11 +191,11 @@ class IntervalDocument:
 
 @dataclass(frozen=True, slots=True)
 class HotBrokerDocument:
-    """What passed one broker's identity.
+    """Load of one broker's identity.
 
     Args:
-        share: of the processor time of all.
-        at_ms, cpu_us_per_s: its course, thinned out.
+        share: share of the processor time of all identities.
+        at_ms, cpu_us_per_s: processor time over the period, downsampled.
     """
 
     fleet: str
@@ -200,7 +210,7 @@ class HotBrokerDocument:
 
 @dataclass(frozen=True, slots=True)
 class ClientAuditDocument:
-    """What became of the records of one client; the figures are those of `drills.workload.audit.Audit`."""
+    """Audit of the records of one client; the figures are those of `drills.workload.audit.Audit`."""
 
     client: str
     acknowledged: int
@@ -213,11 +223,11 @@ class ClientAuditDocument:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverAuditDocument:
-    """What became of records from one takeover until the next one of the same fleet.
+    """Audit of the records from one takeover to the next takeover of the same fleet.
 
     Args:
-        fleet, generation, began_ms: null where it is about the time before all of them.
-        broker_ids: what was taken over.
+        fleet, generation, began_ms: null for the time before all takeovers.
+        broker_ids: identities that were taken over.
     """
 
     fleet: str | None
@@ -230,16 +240,18 @@ class TakeoverAuditDocument:
 
 
 def is_faulty(each: ClientAuditDocument | TakeoverAuditDocument) -> bool:
-    """Whether any record was not there, or not once, or not in its place."""
+    """Whether any record was lost, duplicated or out of order."""
     return bool(each.lost or each.duplicated or each.out_of_order)
 
 
 @dataclass(frozen=True, slots=True)
 class StallDocument:
-    """For so long a partition had nothing for a client.
+    """An interval in which a client got nothing from a partition.
 
     Args:
-        what: "acknowledged": its producers waited; "received": its group did.
+        what: "acknowledged": the producers waited for acknowledgements; "received": the group waited for
+            records.
+        took_ms: length of the interval.
     """
 
     client: str
@@ -251,10 +263,10 @@ class StallDocument:
 
 @dataclass(frozen=True, slots=True)
 class AuditDocument:
-    """What ``fleet pipeline audit --json`` prints.
+    """The output of ``fleet pipeline audit --json``.
 
     Args:
-        stalls: the longest between the two moments, the longest first.
+        stalls: the longest stalls between the two moments, the longest first.
     """
 
     from_ms: int
@@ -266,7 +278,7 @@ class AuditDocument:
 
 @dataclass(frozen=True, slots=True)
 class ReportDocument:
-    """What the page of ``fleet report`` tells, and its ``--json`` prints."""
+    """The content of the page of ``fleet report``, and the output of its ``--json``."""
 
     availability: AvailabilityDocument
     anomalies: AnomaliesDocument
@@ -275,18 +287,20 @@ class ReportDocument:
     audit: AuditDocument
 
 
-TAKEOVER_HEADS: Final = ("last alive (UTC)", "detected", "advertised", "committed", "first request")
+TAKEOVER_COLUMNS: Final = ("last alive (UTC)", "detected", "advertised", "committed", "first request")
 
 
-def times_of(taken: TakenDocument) -> tuple[int | None, ...]:
-    """Of a takeover, how many milliseconds after its owner was last alive the other heads were."""
-    detected_ms = None if taken.alive_ms is None else taken.began_ms
-    moments = (detected_ms, taken.advertised_ms, taken.committed_ms, taken.first_request_ms)
-    return tuple(map(taken.after_ms, moments))
+def elapsed_times(takeover: TakeoverDocument) -> tuple[int | None, ...]:
+    """Return the milliseconds from the time last alive to each of the other `TAKEOVER_COLUMNS`."""
+    detected_ms = None if takeover.alive_ms is None else takeover.began_ms
+    moments = (detected_ms, takeover.advertised_ms, takeover.committed_ms, takeover.first_request_ms)
+    return tuple(map(takeover.after_ms, moments))
 
 
-STALLS_SHOWN: Final = 20
-"""Of those in a document, to people."""
+STALL_KINDS: Final = MappingProxyType({"acknowledged": "acknowledgements", "received": "records"})
+"""`what` of a stall → what the client waited for, as people read it."""
+MAX_STALLS_SHOWN: Final = 20
+"""Stalls of a document that people see."""
 
 REPORT: Final = Codec(ReportDocument)
 PIPELINE: Final = Codec(PipelineDocument)
@@ -295,79 +309,105 @@ ANOMALIES: Final = Codec(AnomaliesDocument)
 AUDIT: Final = Codec(AuditDocument)
 
 
-def print_report(document: PipelineDocument, console: Console) -> None:
-    """The same for people."""
+def print_pipeline(document: PipelineDocument, console: Console) -> None:
+    """Print the jobs of a run for people."""
     for job in document.jobs:
-        dead = "" if job.dead_letters is None else f", {job.dead_letters} of them no event"
+        dead = "" if job.dead_letters is None else f", {job.dead_letters} of them not events"
         console.print(f"{escape(job.name)}: {job.records} records read{dead}")
     console.print(escape(f"results: {document.out}"))
 
 
 def print_availability(document: AvailabilityDocument, console: Console) -> None:
-    """The same for people."""
-    table = _table("Takeovers, ms after the owner was last alive", "fleet", "broker", *TAKEOVER_HEADS, "by")
+    """Print takeovers, outages and error budgets for people."""
+    table = _table(
+        "Takeovers, ms after the owner was last alive", "fleet", "broker", *TAKEOVER_COLUMNS, "new owners"
+    )
     for each in document.takeovers:
-        times = ("" if after_ms is None else str(after_ms) for after_ms in times_of(each))
+        times = ("" if after_ms is None else str(after_ms) for after_ms in elapsed_times(each))
         identity = (escape(each.fleet), str(each.broker_id), _when(each.since_ms))
         table.add_row(*identity, *times, escape(", ".join(each.owners)))
     console.print(table)
-    for out in document.outages:
-        until = "to this day" if out.ended_ms is None else f"for {(out.ended_ms - out.began_ms) / 1000:.3f} s"
-        who = f"no owner could reach broker {out.broker_id} of {escape(out.fleet)}"
-        console.print(f"{who} from {_when(out.began_ms)} {until}; {out.cuts} connections were cut")
+    for outage in document.outages:
+        until = (
+            "until now"
+            if outage.ended_ms is None
+            else f"for {(outage.ended_ms - outage.began_ms) / 1000:.3f} s"
+        )
+        event = f"no owner could reach broker {outage.broker_id} of {escape(outage.fleet)}"
+        console.print(f"{event} from {_when(outage.began_ms)} {until}; {outage.cuts} connections were closed")
     table = _table(
-        f"Available, of {document.objective:%}", "fleet", "broker", "from", "available", "missing", "left"
+        f"Availability, objective {document.objective:%}",
+        "fleet",
+        "broker",
+        "from",
+        "available",
+        "unavailable",
+        "budget left",
     )
     for period in (*document.fleets, *document.identities):
         broker = "all" if period.broker_id is None else str(period.broker_id)
-        missing, left = f"{period.unavailable_ms / 1000:.3f} s", f"{period.left_ms / 1000:.3f} s"
+        unavailable, left = f"{period.unavailable_ms / 1000:.3f} s", f"{period.left_ms / 1000:.3f} s"
         available = f"{period.available:.5%}"
         style = "red" if period.left_ms < 0 else None
         table.add_row(
-            escape(period.fleet), broker, escape(period.period), available, missing, left, style=style
+            escape(period.fleet), broker, escape(period.period), available, unavailable, left, style=style
         )
     console.print(table)
 
 
 def print_anomalies(document: AnomaliesDocument, console: Console) -> None:
-    """The same for people."""
+    """Print anomalies for people."""
     for flaps in document.flapping:
-        who = f"{escape(flaps.told_by)} held {escape(flaps.proxy_id)} for dead {flaps.flaps} times"
-        console.print(f"{who}, {_when(flaps.from_ms)} to {_when(flaps.to_ms)}")
-    for one in document.one_sided:
-        who = f"{escape(one.told_by)} held {escape(one.proxy_id)} for dead, and not the other way round"
-        console.print(f"{who}, {_when(one.from_ms)} to {_when(one.to_ms)}")
+        suspicion = f"{escape(flaps.reported_by)} suspected {escape(flaps.proxy_id)} {flaps.flaps} times"
+        console.print(f"{suspicion}, {_when(flaps.from_ms)} to {_when(flaps.to_ms)}")
+    for pair in document.one_sided:
+        suspicion = f"{escape(pair.reported_by)} suspected {escape(pair.proxy_id)}, but not the reverse"
+        console.print(f"{suspicion}, {_when(pair.from_ms)} to {_when(pair.to_ms)}")
     for client in document.stale_clients:
-        who = f"client {escape(client.client_id)} at {escape(client.host)} came to {escape(client.told_by)}"
-        times = f"{client.opens} times, {_when(client.from_ms)} to {_when(client.to_ms)}"
-        console.print(f"{who} for broker {client.broker_id}, which was elsewhere, {times}")
+        connected = (
+            f"client {escape(client.client_id)} at {escape(client.host)} connected {client.opens} times"
+        )
+        member = f"to {escape(client.reported_by)}, which did not own broker {client.broker_id}"
+        console.print(f"{connected} {member}, {_when(client.from_ms)} to {_when(client.to_ms)}")
     if not (document.flapping or document.one_sided or document.stale_clients):
-        console.print("nothing odd")
+        console.print("no anomalies found")
 
 
 def print_audit(document: AuditDocument, console: Console) -> None:
-    """The same for people."""
-    table = _table("Records", "client", "acknowledged", "received", "again", "lost", "repeated", "unordered")
+    """Print the audit for people."""
+    table = _table(
+        "Records", "client", "acknowledged", "received", "redelivered", "lost", "duplicated", "out of order"
+    )
     for each in document.clients:
         figures = (each.acknowledged, each.received, each.redelivered, each.lost, each.duplicated)
         row = (escape(each.client), *map(str, figures), str(each.out_of_order))
         table.add_row(*row, style="red" if is_faulty(each) else None)
     console.print(table)
     table = _table(
-        "From one takeover to the next", "fleet", "brokers", "began (UTC)", "lost", "repeated", "unordered"
+        "Faults from each takeover to the next",
+        "fleet",
+        "brokers",
+        "began (UTC)",
+        "lost",
+        "duplicated",
+        "out of order",
     )
-    for taken in document.takeovers:
-        began = "before all" if taken.began_ms is None else _when(taken.began_ms)
-        brokers = ", ".join(map(str, taken.broker_ids))
-        counts = (str(taken.lost), str(taken.duplicated), str(taken.out_of_order))
+    for takeover in document.takeovers:
+        began = "before all takeovers" if takeover.began_ms is None else _when(takeover.began_ms)
+        brokers = ", ".join(map(str, takeover.broker_ids))
+        counts = (str(takeover.lost), str(takeover.duplicated), str(takeover.out_of_order))
         table.add_row(
-            escape(taken.fleet or ""), brokers, began, *counts, style="red" if is_faulty(taken) else None
+            escape(takeover.fleet or ""),
+            brokers,
+            began,
+            *counts,
+            style="red" if is_faulty(takeover) else None,
         )
     console.print(table)
-    table = _table("Longest stalls", "client", "without a record", "partition", "began (UTC)", "ms")
-    for stall in document.stalls[:STALLS_SHOWN]:
-        where = (escape(stall.client), escape(stall.what), str(stall.partition))
-        table.add_row(*where, _when(stall.from_ms), str(stall.took_ms))
+    table = _table("Longest stalls", "client", "waiting for", "partition", "began (UTC)", "ms")
+    for stall in document.stalls[:MAX_STALLS_SHOWN]:
+        partition = (escape(stall.client), STALL_KINDS[stall.what], str(stall.partition))
+        table.add_row(*partition, _when(stall.from_ms), str(stall.took_ms))
     console.print(table)
 
 

@@ -1,7 +1,7 @@
-"""How much passes each identity: by the minute, from traffic events, and what it weighs, from that.
+"""The load of each identity by minute, from traffic events, and the weight of each identity, from its load.
 
-The first is Spark's own expressions, for there are many events: one a second from each worker, listener and
-broker. The second is `fleet.pipeline.forecast`, for each identity and minute.
+The load uses only Spark's own expressions, because there are many events: one a second from each worker,
+listener and broker. The weight uses `fleet.pipeline.forecast`, for each identity and minute.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from fleet.core.model import BrokerId
 from fleet.pipeline.forecast import SeasonalForecast
 
 IDENTITY: Final = ("fleet", "broker_id")
-LATE: Final = "2 minutes"
-"""When a minute has been over for so long, by the newest event, it is told; what comes later does not count:
-what has waited in a spool for longer says nothing of now."""
+WATERMARK_DELAY: Final = "2 minutes"
+"""Time after the end of a minute, by the newest event, at which its load is written.
+
+Later events are ignored: they waited in a spool, and do not describe the current load."""
 CPU_US_PER_REQUEST: Final = 30.0
 CPU_US_PER_BYTE: Final = 0.35e-3
-"""Of a worker, as measured (docs/performance.md: `small` and `produce`)."""
-AHEAD_MINUTES: Final = 30
-"""A weight is what is expected for so long: for less, no connection need move."""
+"""Processor time of a worker, as measured (docs/performance.md: `small` and `produce`)."""
+FORECAST_MINUTES: Final = 30
+"""A weight is the load expected over this time. For a shorter time, moving a connection is not worthwhile."""
 MINUTE_COLUMNS: Final = (*IDENTITY, "minute", "requests", "bytes", "cpu_us")
 _STATE_SCHEMA: Final = "season string"
 _RECORD_SCHEMA: Final = "key binary, value binary"
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """Of `fleet.runtime.ipc.ApiTraffic`, what is summed."""
+class ApiRequests:
+    """The fields of `fleet.runtime.ipc.ApiTraffic` that the job sums."""
 
     requests: int
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
-    """Of a `TrafficEvent`, what is summed but for the requests: the rest need not be read."""
+class TrafficBytes:
+    """The fields of a `TrafficEvent` that the job reads, without the requests."""
 
     id: str
     fleet: str
@@ -54,8 +55,8 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True)
-class Summed(Sized):
-    """One that says the sum of its requests."""
+class SummedTraffic(TrafficBytes):
+    """A traffic event with the sum of its requests."""
 
     requests: int
     kind: Literal["traffic"] = "traffic"
@@ -63,38 +64,39 @@ class Summed(Sized):
 
 
 @dataclass(frozen=True, slots=True)
-class Passed(Sized):
-    """One that may be older: it had its requests by API alone."""
+class Traffic(TrafficBytes):
+    """Any traffic event; an older one has its requests only by API."""
 
     requests: int | None = None
-    apis: Mapping[int, Requests] | None = None
+    apis: Mapping[int, ApiRequests] | None = None
     kind: Literal["traffic"] = "traffic"
     version: Literal[1] = 1
 
 
 def minutes(traffic: DataFrame) -> DataFrame:
-    """Requests, bytes and an estimate of processor time, by identity and minute; of a stream or all at once.
+    """Sum requests and bytes, and estimate processor time, by identity and minute, in a stream or a batch.
 
     Args:
-        traffic: a column for each field of `Passed`; events may be there more than once.
+        traffic: a column for each field of `Traffic`; events may be repeated.
     """
     by_api = F.aggregate(
         F.map_values("apis"), F.lit(0).cast("bigint"), lambda sum, api: sum + api["requests"]
     )
-    passed = F.col("bytes_to_broker") + F.col("bytes_to_client")
-    # Of an event that is told twice, the same: numbers, and a hash for its name.
+    total_bytes = F.col("bytes_to_broker") + F.col("bytes_to_client")
+    # Repeated events give equal structs of numbers, with a hash in place of the id.
     event = F.struct(
-        F.xxhash64("id").alias("id"), F.coalesce("requests", by_api).alias("requests"), passed.alias("bytes")
+        F.xxhash64("id").alias("id"),
+        F.coalesce("requests", by_api).alias("requests"),
+        total_bytes.alias("bytes"),
     )
-    told = traffic.where("broker_id >= 0").select(
+    rows = traffic.where("broker_id >= 0").select(
         *IDENTITY, F.timestamp_millis("at_ms").alias("at"), event.alias("event")
     )
-    told = told.where(
-        "event.requests is not null"
-    )  # an event that does not say it would make its minute null
-    if told.isStreaming:
-        told = told.withWatermark("at", LATE)
-    sets = told.groupBy(*IDENTITY, F.window("at", "1 minute")).agg(F.collect_set("event").alias("events"))
+    # A null in one event would make the sum of its minute null.
+    rows = rows.where("event.requests is not null")
+    if rows.isStreaming:
+        rows = rows.withWatermark("at", WATERMARK_DELAY)
+    sets = rows.groupBy(*IDENTITY, F.window("at", "1 minute")).agg(F.collect_set("event").alias("events"))
     sums = sets.select(*IDENTITY, "window", _sum_of("requests"), _sum_of("bytes"))
     cpu_us = F.col("requests") * CPU_US_PER_REQUEST + F.col("bytes") * CPU_US_PER_BYTE
     return (
@@ -103,14 +105,14 @@ def minutes(traffic: DataFrame) -> DataFrame:
 
 
 def _sum_of(name: str) -> Column:
-    """Over the column `events`."""
+    """Sum a field over the column `events`."""
     return F.aggregate("events", F.lit(0).cast("bigint"), lambda sum, event: sum + event[name]).alias(name)
 
 
 def weights(loads: DataFrame) -> DataFrame:
-    """Records for the topic of weights, a key and a value each, from a stream of what `minutes` gives."""
-    told = loads.select(*IDENTITY, F.unix_millis("minute").alias("minute_ms"), "cpu_us")
-    return told.groupBy(*IDENTITY).applyInPandasWithState(
+    """Return records for the topic of weights, with key and value, from a stream of the rows of `minutes`."""
+    costs = loads.select(*IDENTITY, F.unix_millis("minute").alias("minute_ms"), "cpu_us")
+    return costs.groupBy(*IDENTITY).applyInPandasWithState(
         _weigh, _RECORD_SCHEMA, _STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
     )
 
@@ -132,7 +134,7 @@ def _weigh(
         id=f"{place}/weight/{known.until_ms}",
         fleet=str(fleet),
         broker_id=int(broker_id),
-        weight=known.ahead(AHEAD_MINUTES) / 60,
+        weight=known.predict(FORECAST_MINUTES) / 60,
         at_ms=known.until_ms,
     )
     yield pd.DataFrame({"key": [place.encode()], "value": [EVENTS.encode(weight)]})

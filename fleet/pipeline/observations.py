@@ -1,7 +1,7 @@
-"""What is seen of a fleet from outside, as the jobs read it: by applications, and by who asks for Metadata.
+"""Observations of a fleet by applications and by external observers, as the jobs read them.
 
-A fleet makes the topic, and does not write to it; chaos runs do, and applications may keep their ledger
-there. Times are Unix time in microseconds.
+The fleet creates the topic of observations but does not write to it. Chaos runs write to it, and applications
+may write a ledger of their records to it. Times are Unix time in microseconds.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from fleet.core.model import BrokerId, ProxyId
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One line of the ledger.
+    """One entry of a ledger.
 
     Args:
-        client: whose; its producers write to one topic, which one group reads.
+        client: name of the client. Its producers write to one topic, which one group reads.
         what: "acknowledged" by the brokers, "received" by the group, or "log": found in the topic.
-        producer_id, sequence: which record; producers count on each partition from 0.
-        offset: where in the partition; null where an acknowledgement does not say.
-        number: the place of this entry among those of the same client and `what`, as they came.
-        at_us: when.
+        partition: partition of the record.
+        producer_id, sequence: identify the record; producers count from 0 on each partition.
+        offset: offset of the record; null if the acknowledgement does not contain it.
+        number: position of this entry among the entries of the same client and `what`, in order of arrival.
+        at_us: time of the entry.
     """
 
     client: str
@@ -43,11 +44,14 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class ViewEvent:
-    """Whom one member's Metadata names for one identity, from a moment on.
+    """The member that one member's Metadata names for one identity, from a moment on.
 
     Args:
-        number: the place among all that were seen of this member; what is seen at once has the same one.
-        owner: null where Metadata leaves the identity out.
+        seen_at: member that answered.
+        number: position of the answer among the answers of this member; events of one answer share it.
+        broker_id: the identity.
+        owner: member in the answer; null if the answer leaves out the identity.
+        at_us: time of the answer.
     """
 
     seen_at: ProxyId
@@ -61,11 +65,13 @@ class ViewEvent:
 
 @dataclass(frozen=True, slots=True)
 class OutageEvent:
-    """Members that cannot be reached for a while.
+    """A period in which some members are unreachable.
 
     Args:
-        survivors: those that can.
-        until_us: when that began to be mended.
+        victims: members that are unreachable.
+        survivors: members that are reachable.
+        at_us: start of the outage.
+        until_us: when its repair began.
     """
 
     id: str
@@ -77,9 +83,9 @@ class OutageEvent:
     version: Literal[1] = 1
 
 
-Outside: TypeAlias = LedgerEntry | ViewEvent | OutageEvent
+Observation: TypeAlias = LedgerEntry | ViewEvent | OutageEvent
 
-EVENTS: Final[Codec[Outside]] = Codec(Annotated[Outside, Field(discriminator="kind")])  # type: ignore[arg-type]
-KINDS: Final = MappingProxyType[str, type[Any]](
+EVENTS: Final[Codec[Observation]] = Codec(Annotated[Observation, Field(discriminator="kind")])  # type: ignore[arg-type]
+OBSERVATION_CLASSES: Final = MappingProxyType[str, type[Any]](
     {"ledger": LedgerEntry, "view": ViewEvent, "outage": OutageEvent}
 )

@@ -1,4 +1,4 @@
-"""Answers from the tables that the jobs have written: computed when asked for, for a stretch of time."""
+"""Queries over the tables of the jobs, each for a period of time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from fleet.core.errors import PipelineError
 from fleet.core.event_schema import ConnectionEvent, LivenessEvent
-from fleet.pipeline import anomalies as odd
-from fleet.pipeline import audit as records
+from fleet.pipeline import anomalies as anomaly_tables
+from fleet.pipeline import audit as audit_tables
 from fleet.pipeline import slo, timeline_job
 from fleet.pipeline.documents import (
     AnomaliesDocument,
@@ -28,8 +28,8 @@ from fleet.pipeline.documents import (
     ReportDocument,
     StaleClientDocument,
     StallDocument,
-    TakenDocument,
     TakeoverAuditDocument,
+    TakeoverDocument,
 )
 from fleet.pipeline.forecast import MINUTE_MS
 from fleet.pipeline.jobs import Site
@@ -40,60 +40,64 @@ from fleet.pipeline.timeline_job import current
 
 T = TypeVar("T")
 
-MOST_ROWS: Final = 100_000
-"""Of one table of an answer."""
-HOTTEST: Final = 10
-COURSE_POINTS: Final = 500
-LEAST_STALL_MS: Final = 100
-MOST_STALLS: Final = 1_000
+MAX_TABLE_ROWS: Final = 100_000
+"""Rows of one table of a document, at most."""
+HOT_BROKERS_SHOWN: Final = 10
+MAX_COURSE_POINTS: Final = 500
+MIN_STALL_MS: Final = 100
+MAX_STALLS: Final = 1_000
 
 
 def availability(
     spark: SparkSession, site: Site, from_ms: int, to_ms: int, objective: float, period: slo.Period
 ) -> AvailabilityDocument:
-    """Takeovers, and what is left of the objective, for what lies between two moments.
+    """Return takeovers, outages and the rest of the error budget between two moments.
 
-    Raises: PipelineError: there is no timeline, or too much to tell.
+    Raises: PipelineError: there is no timeline, or a table exceeds `MAX_TABLE_ROWS`.
     """
     intervals = _intervals(spark, site, from_ms, to_ms)
     ends = F.coalesce("to_ms", F.lit(to_ms))
-    told = _told_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
-    taken = slo.takeovers(intervals, told).where(F.col("began_ms").between(from_ms, to_ms)).persist()
+    connections = _events_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
+    takeover_rows = (
+        slo.takeovers(intervals, connections).where(F.col("began_ms").between(from_ms, to_ms)).persist()
+    )
     clipped = intervals.withColumn("from_ms", F.greatest("from_ms", F.lit(from_ms))).withColumn(
         "to_ms", F.least(ends, F.lit(to_ms))
     )
-    out = slo.outages(told).persist()
+    outage_rows = slo.outages(connections).persist()
     try:
-        missing = slo.unavailable(taken, out, to_ms)
+        missing = slo.unavailable(takeover_rows, outage_rows, to_ms)
         of_identity = slo.attainment(clipped, missing, to_ms, objective, period)
-        takeovers = _rows(taken.orderBy("began_ms", "broker_id"))
-        outages = _rows(out.orderBy("began_ms", "broker_id"))
+        takeovers = _rows(takeover_rows.orderBy("began_ms", "broker_id"))
+        outages = _rows(outage_rows.orderBy("began_ms", "broker_id"))
         identities = _rows(of_identity.orderBy("fleet", "period", "broker_id"))
     finally:
-        taken.unpersist()
-        out.unpersist()
+        takeover_rows.unpersist()
+        outage_rows.unpersist()
     attained = tuple(AttainmentDocument(**{**each, "period": str(each["period"])}) for each in identities)
     return AvailabilityDocument(
         from_ms,
         to_ms,
         objective,
-        tuple(TakenDocument(**{**each, "owners": tuple(each["owners"])}) for each in takeovers),
+        tuple(TakeoverDocument(**{**each, "owners": tuple(each["owners"])}) for each in takeovers),
         tuple(OutageDocument(**each) for each in outages),
-        _together(attained, objective),
+        _fleet_attainment(attained, objective),
         attained,
     )
 
 
 def _intervals(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> DataFrame:
-    """Of the timeline, what touches a stretch of time."""
+    """Return the intervals of the timeline that overlap a period."""
     ends = F.coalesce("to_ms", F.lit(to_ms))
     _table(spark, site.timeline, "timeline")
-    held = current(timeline_job.read(spark, site.timeline)).where("what = 'interval'")
-    return held.where((F.col("from_ms") < to_ms) & (ends > from_ms))
+    intervals = current(timeline_job.read(spark, site.timeline)).where("what = 'interval'")
+    return intervals.where((F.col("from_ms") < to_ms) & (ends > from_ms))
 
 
-def _together(attained: tuple[AttainmentDocument, ...], objective: float) -> tuple[AttainmentDocument, ...]:
-    """All identities of a fleet in each period."""
+def _fleet_attainment(
+    attained: tuple[AttainmentDocument, ...], objective: float
+) -> tuple[AttainmentDocument, ...]:
+    """Sum the attainment of all identities of a fleet in each period."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for each in attained:
         known_ms, unavailable_ms = sums.get((each.fleet, each.period), (0, 0))
@@ -112,27 +116,29 @@ def _together(attained: tuple[AttainmentDocument, ...], objective: float) -> tup
 def report(
     spark: SparkSession, site: Site, from_ms: int, to_ms: int, objective: float, period: slo.Period
 ) -> ReportDocument:
-    """All of it, who owned what when, and which brokers were hottest.
+    """Return all documents of the report: availability, anomalies, ownership, hot brokers, audit.
 
-    Raises: PipelineError: there is no timeline, or too much to tell.
+    Raises: PipelineError: there is no timeline, or a table exceeds `MAX_TABLE_ROWS`.
     """
     return ReportDocument(
         availability(spark, site, from_ms, to_ms, objective, period),
         anomalies(spark, site, from_ms, to_ms),
-        _owned(spark, site, from_ms, to_ms),
-        _hottest(spark, site, from_ms, to_ms),
+        _ownership_intervals(spark, site, from_ms, to_ms),
+        _hot_brokers(spark, site, from_ms, to_ms),
         audit(spark, site, from_ms, to_ms),
     )
 
 
-def _owned(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple[IntervalDocument, ...]:
+def _ownership_intervals(
+    spark: SparkSession, site: Site, from_ms: int, to_ms: int
+) -> tuple[IntervalDocument, ...]:
     columns = ("fleet", "broker_id", "generation", "owners", "reason", "from_ms", "to_ms")
     rows = _intervals(spark, site, from_ms, to_ms).select(*columns).orderBy("fleet", "broker_id", "from_ms")
     return tuple(IntervalDocument(**{**each, "owners": tuple(each["owners"])}) for each in _rows(rows))
 
 
-def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple[HotBrokerDocument, ...]:
-    """The identities that cost most; none where the job `load` has not written anything."""
+def _hot_brokers(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple[HotBrokerDocument, ...]:
+    """Return the identities with the greatest load; none if the job `load` has written nothing."""
     try:
         loads = spark.read.parquet(site.load)
     except AnalysisException:
@@ -140,7 +146,7 @@ def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple
     at_ms = F.unix_millis("minute")
     loads = loads.where(_day_between(from_ms, to_ms))
     loads = loads.withColumn("at_ms", at_ms).where((at_ms >= from_ms) & (at_ms < to_ms))
-    step_ms = max(MINUTE_MS, (to_ms - from_ms) // COURSE_POINTS // MINUTE_MS * MINUTE_MS)
+    step_ms = max(MINUTE_MS, (to_ms - from_ms) // MAX_COURSE_POINTS // MINUTE_MS * MINUTE_MS)
     spans = loads.withColumn("at_ms", F.floor(F.col("at_ms") / step_ms) * step_ms)
     course = spans.groupBy("fleet", "broker_id", "at_ms").agg(
         *(F.sum(name).alias(name) for name in ("requests", "bytes", "cpu_us"))
@@ -152,7 +158,7 @@ def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple
     total = of_identity.agg(F.sum("cpu_us").alias("total")).first()
     all_us = (total["total"] if total is not None else None) or 1.0
     found = []
-    for row in of_identity.orderBy(F.desc("cpu_us"), "fleet", "broker_id").limit(HOTTEST).collect():
+    for row in of_identity.orderBy(F.desc("cpu_us"), "fleet", "broker_id").limit(HOT_BROKERS_SHOWN).collect():
         times, costs = zip(*row.course, strict=True)
         per_s = tuple(1000 * cost / step_ms for cost in costs)
         share = row.cpu_us / all_us
@@ -165,42 +171,44 @@ def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple
 
 
 def anomalies(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> AnomaliesDocument:
-    """What was odd between two moments. Raises: PipelineError: there is too much to tell."""
-    lived = _told_between(spark, site.liveness, LivenessEvent, from_ms, to_ms)
-    told = _told_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
+    """Return the anomalies between two moments. Raises: PipelineError: a table exceeds `MAX_TABLE_ROWS`."""
+    liveness = _events_between(spark, site.liveness, LivenessEvent, from_ms, to_ms)
+    connections = _events_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
     return AnomaliesDocument(
         from_ms,
         to_ms,
-        _documents(odd.flapping(lived), FlappingDocument),
-        _documents(odd.one_sided(lived, to_ms), OneSidedDocument),
-        _documents(odd.stale_clients(told), StaleClientDocument),
+        _documents(anomaly_tables.flapping(liveness), FlappingDocument),
+        _documents(anomaly_tables.one_sided(liveness, to_ms), OneSidedDocument),
+        _documents(anomaly_tables.stale_clients(connections), StaleClientDocument),
     )
 
 
 def audit(
-    spark: SparkSession, site: Site, from_ms: int, to_ms: int, keys: Mapping[str, int] = records.NO_KEYS
+    spark: SparkSession, site: Site, from_ms: int, to_ms: int, keys: Mapping[str, int] = audit_tables.NO_KEYS
 ) -> AuditDocument:
-    """What became of the records of every client that has an entry between two moments: of all of them.
+    """Audit all records of each client that has a ledger entry between two moments.
 
     Args:
         keys: see `fleet.pipeline.audit.audit`.
-    Raises: PipelineError: there is no timeline, or too much to tell.
+    Raises: PipelineError: there is no timeline, or a table exceeds `MAX_TABLE_ROWS`.
     """
-    entries = _table_of(spark, site.ledger, LedgerEntry)
-    then = entries.where(_day_between(from_ms, to_ms))
-    there = then.where(F.col("at_us").between(1000 * from_ms, 1000 * to_ms)).select("client").distinct()
-    ledger = entries.drop("day").join(there, "client", "leftsemi")
-    told = _told_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
-    taken = slo.takeovers(_intervals(spark, site, from_ms, to_ms), told)
-    taken = taken.where(F.col("began_ms").between(from_ms, to_ms))
-    waits = stalls(ledger, LEAST_STALL_MS).where(F.col("from_ms").between(from_ms, to_ms))
-    longest = waits.orderBy(F.desc("took_ms"), "from_ms", "client", "what", "partition").limit(MOST_STALLS)
-    found = records.by_record(ledger).persist()
+    entries = _events_table(spark, site.ledger, LedgerEntry)
+    in_days = entries.where(_day_between(from_ms, to_ms))
+    clients_at_work = (
+        in_days.where(F.col("at_us").between(1000 * from_ms, 1000 * to_ms)).select("client").distinct()
+    )
+    ledger = entries.drop("day").join(clients_at_work, "client", "leftsemi")
+    connections = _events_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
+    takeover_rows = slo.takeovers(_intervals(spark, site, from_ms, to_ms), connections)
+    takeover_rows = takeover_rows.where(F.col("began_ms").between(from_ms, to_ms))
+    waits = stalls(ledger, MIN_STALL_MS).where(F.col("from_ms").between(from_ms, to_ms))
+    longest = waits.orderBy(F.desc("took_ms"), "from_ms", "client", "what", "partition").limit(MAX_STALLS)
+    records = audit_tables.by_record(ledger).persist()
     try:
-        clients = _rows(records.audit(found, keys).orderBy("client"))
-        takeovers = _rows(records.by_takeover(found, taken, keys).orderBy("began_ms", "fleet"))
+        clients = _rows(audit_tables.audit(records, keys).orderBy("client"))
+        takeovers = _rows(audit_tables.by_takeover(records, takeover_rows, keys).orderBy("began_ms", "fleet"))
     finally:
-        found.unpersist()
+        records.unpersist()
     return AuditDocument(
         from_ms,
         to_ms,
@@ -214,37 +222,38 @@ def audit(
 
 
 def _documents(rows: DataFrame, kind: type[T]) -> tuple[T, ...]:
-    return tuple(kind(**each) for each in _rows(rows.orderBy("from_ms")))
+    named = rows.withColumnRenamed("told_by", "reported_by")  # events keep the old name
+    return tuple(kind(**each) for each in _rows(named.orderBy("from_ms")))
 
 
 def _rows(table: DataFrame) -> Sequence[Mapping[str, Any]]:
-    rows = [row.asDict() for row in table.limit(MOST_ROWS + 1).collect()]
-    if len(rows) > MOST_ROWS:
-        raise PipelineError(f"more than {MOST_ROWS} rows; ask for less time, with --from and --to")
+    rows = [row.asDict() for row in table.limit(MAX_TABLE_ROWS + 1).collect()]
+    if len(rows) > MAX_TABLE_ROWS:
+        raise PipelineError(f"more than {MAX_TABLE_ROWS} rows; choose a shorter period with --from and --to")
     return rows
 
 
 def _table(spark: SparkSession, place: str, job: str) -> DataFrame:
     try:
         return spark.read.parquet(place)
-    except AnalysisException as error:  # nothing is there, or nothing with a column
-        raise PipelineError(f"{place} holds no table yet; run the job `{job}` first") from error
+    except AnalysisException as error:  # the folder is missing or has no files
+        raise PipelineError(f"{place}: there is no table; run the job `{job}` first") from error
 
 
-def _table_of(spark: SparkSession, place: str, kind: type[Any]) -> DataFrame:
-    """Events of a kind, and their day; none where the job has not written any."""
+def _events_table(spark: SparkSession, place: str, kind: type[Any]) -> DataFrame:
+    """Read the events of a kind and their day; none if the job has written nothing."""
     try:
         return spark.read.parquet(place)
     except AnalysisException:
         return spark.createDataFrame([], f"{ddl_of(kind)}, day date")
 
 
-def _told_between(spark: SparkSession, place: str, kind: type[Any], from_ms: int, to_ms: int) -> DataFrame:
-    told = _table_of(spark, place, kind).where(_day_between(from_ms, to_ms)).drop("day")
-    return told.where(F.col("at_ms").between(from_ms, to_ms))
+def _events_between(spark: SparkSession, place: str, kind: type[Any], from_ms: int, to_ms: int) -> DataFrame:
+    events = _events_table(spark, place, kind).where(_day_between(from_ms, to_ms)).drop("day")
+    return events.where(F.col("at_ms").between(from_ms, to_ms))
 
 
 def _day_between(from_ms: int, to_ms: int) -> Column:
-    """Which folders have to be read for a stretch of time."""
+    """Select the folders of a period."""
     first, last = (F.to_date(F.timestamp_millis(F.lit(each))) for each in (from_ms, to_ms))
     return F.col("day").between(first, last)

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs nothing else, and its pictures beside it."""
+"""Writes the page of a report: one self-contained HTML file, and its charts as PNG files next to it."""
 
 from __future__ import annotations
 
@@ -10,53 +10,56 @@ import jinja2
 
 from fleet.core.errors import PipelineError
 from fleet.pipeline.documents import (
-    STALLS_SHOWN,
-    TAKEOVER_HEADS,
+    MAX_STALLS_SHOWN,
+    STALL_KINDS,
+    TAKEOVER_COLUMNS,
     ReportDocument,
+    elapsed_times,
     is_faulty,
-    times_of,
 )
-from fleet.pipeline.report_charts import PICTURES
+from fleet.pipeline.report_charts import CHARTS
 
 
 def write(report: ReportDocument, path: Path) -> list[Path]:
-    """Write the page, and each of its pictures as a PNG file beside it, whose name begins with the page's.
+    """Write the page, and each chart as a PNG file next to it, with the page's name as prefix.
 
-    Returns: all files. Raises: PipelineError: one cannot be written.
+    Returns: the paths of all files.
+    Raises: PipelineError: a file cannot be written.
     """
-    pictures = {name: draw(report) for name, draw in PICTURES.items()}
-    files = {path: render(report, pictures).encode()}
-    files |= {path.with_name(f"{path.stem}.{name}.png"): picture for name, picture in pictures.items()}
+    charts = {name: draw(report) for name, draw in CHARTS.items()}
+    files = {path: render(report, charts).encode()}
+    files |= {path.with_name(f"{path.stem}.{name}.png"): chart for name, chart in charts.items()}
     try:
         for place, content in files.items():
             place.write_bytes(content)
     except OSError as error:
-        raise PipelineError(f"{error.filename}: the report cannot be written: {error.strerror}") from error
+        raise PipelineError(f"{error.filename}: cannot write the report: {error.strerror}") from error
     return list(files)
 
 
-def render(report: ReportDocument, pictures: dict[str, bytes]) -> str:
-    """The page."""
+def render(report: ReportDocument, charts: dict[str, bytes]) -> str:
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fleet.pipeline", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["moment"] = _moment
-    environment.filters["times"] = times_of
+    environment.filters["times"] = elapsed_times
     environment.tests["faulty"] = is_faulty
     fleets = report.availability.fleets
     known_ms = sum(each.known_ms for each in fleets)
-    missing_ms = sum(each.unavailable_ms for each in fleets)
+    unavailable_ms = sum(each.unavailable_ms for each in fleets)
     return environment.get_template("page.html").render(
         availability=report.availability,
         anomalies=report.anomalies,
         hot_brokers=report.hot_brokers,
         audit=report.audit,
-        stalls_shown=STALLS_SHOWN,
-        takeover_heads=TAKEOVER_HEADS,
+        max_stalls_shown=MAX_STALLS_SHOWN,
+        stall_kinds=STALL_KINDS,
+        takeover_columns=TAKEOVER_COLUMNS,
         brokers=len({(each.fleet, each.broker_id) for each in report.intervals}),
-        available=1 - missing_ms / known_ms if known_ms else 1.0,
+        available=1 - unavailable_ms / known_ms if known_ms else 1.0,
         missed=sum(each.left_ms < 0 for each in fleets),
-        pictures={name: b64encode(picture).decode() for name, picture in pictures.items()},
+        charts={name: b64encode(chart).decode() for name, chart in charts.items()},
     )
 
 

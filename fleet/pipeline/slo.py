@@ -1,13 +1,15 @@
-"""For how long identities were not to be had, by what the fleet itself tells, and how that keeps a promise.
+"""Computes the availability of identities from the fleet's own events, and compares it with an objective.
 
-An owner that went is missing from the last moment at which anybody is sure that it was alive, until the last
-survivor that told had advertised another one: it takes in the time until its death was detected, and a little
-of the time before, as members ask one another now and then. Where nobody told that moment it is missing from
-the first sign that it was gone. How long a client waited, only the client can tell: see the chaos runs. An
-outage begins when an owner turns a client away because it cannot reach the broker, and ends when one serves
-a client again.
+In a takeover, an identity is unavailable from the last time at which a member knew that the owner was
+alive, until the last reporting survivor advertised another owner. That includes the time until the failure
+was detected, and a little of the time before, because members probe each other periodically. If no member
+reported the last time alive, the identity is unavailable from the first sign of the failure. Only a client
+knows how long it waited; the chaos runs measure that.
 
-All in Spark's own expressions, and joined by identity: nothing is collected.
+An outage begins when an owner rejects a client because it cannot reach the broker. It ends when an owner
+serves a client again.
+
+All queries use only Spark's own expressions, joined by identity: nothing is collected.
 """
 
 from __future__ import annotations
@@ -24,20 +26,23 @@ DAY_MS: Final = 24 * 3600 * 1000
 
 
 def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
-    """One row for each identity and takeover: fleet, broker_id, generation, owners, `alive_ms` (the last
-    moment at which its owner is known to have been alive), `began_ms` (the first sign that it was gone),
-    advertised_ms, committed_ms, and `first_request_ms`: when a client first asked one of the new owners for
-    something.
+    """Return one row for each identity and takeover.
+
+    The columns are fleet, broker_id, generation, owners, advertised_ms, committed_ms, and
+
+    - alive_ms: last time at which a member knew that the owner was alive
+    - began_ms: first sign of the failure
+    - first_request_ms: first request of a client to one of the new owners
 
     Args:
-        intervals: of the timeline that holds.
-        connections: a column for each field of a `ConnectionEvent`; an event may be there more than once.
+        intervals: current rows of the timeline.
+        connections: a column for each field of a `ConnectionEvent`; events may be repeated.
     """
-    taken = intervals.where((F.col("reason") == "takeover") & F.col("detected_at_ms").isNotNull()).select(
+    rows = intervals.where((F.col("reason") == "takeover") & F.col("detected_at_ms").isNotNull()).select(
         *IDENTITY,
         "generation",
         "owners",
-        # Another member may have been sure of it after the first one was not, as where a link is broken.
+        # If one link is broken, a member may know that the owner is alive after another member suspected it.
         F.when(F.col("alive_at_ms") < F.col("detected_at_ms"), F.col("alive_at_ms"))
         .when(F.col("alive_at_ms").isNotNull(), F.col("detected_at_ms"))
         .alias("alive_ms"),
@@ -51,26 +56,28 @@ def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
         F.col("to_ms").isNull() | (F.col("at_ms") < F.col("to_ms"))
     )
     first = (
-        taken.join(opened, list(IDENTITY))
+        rows.join(opened, list(IDENTITY))
         .where(F.array_contains("owners", F.col("told_by")) & in_time)
         .groupBy(*IDENTITY, "generation")
         .agg(F.min("at_ms").alias("first_request_ms"))
     )
-    return taken.drop("to_ms").join(first, [*IDENTITY, "generation"], "left")
+    return rows.drop("to_ms").join(first, [*IDENTITY, "generation"], "left")
 
 
 def outages(connections: DataFrame) -> DataFrame:
-    """One row for each while in which no owner of an identity could reach its broker: fleet, broker_id,
-    began_ms, ended_ms (null where it has not ended), and `cuts`: how many connections were cut for it.
+    """Return one row for each period in which no owner of an identity could reach its broker.
+
+    The columns are fleet, broker_id, began_ms, ended_ms (null if the outage lasts), and `cuts`: the number of
+    connections that were closed because of it.
 
     Args:
-        connections: as of `takeovers`.
+        connections: see `takeovers`.
     """
-    told = connections.where("owned and broker_id >= 0").dropDuplicates(["id"])
-    cut = told.where("what = 'cut' and why = 'unreachable'")
+    events = connections.where("owned and broker_id >= 0").dropDuplicates(["id"])
+    cut = events.where("what = 'cut' and why = 'unreachable'")
     connection = ["fleet", "connection"]
-    # One has opened when its broker is asked for, whether it is there or not.
-    served = told.where("what = 'opened'").join(cut.select(connection), connection, "left_anti")
+    # A connection opens at the first request to its broker, even if the broker is unreachable.
+    served = events.where("what = 'opened'").join(cut.select(connection), connection, "left_anti")
     hit = served.join(cut.select(*IDENTITY).distinct(), list(IDENTITY), "left_semi")
     both = cut.select(*IDENTITY, "at_ms", F.lit(True).alias("cut")).union(
         hit.select(*IDENTITY, "at_ms", F.lit(False).alias("cut"))
@@ -86,17 +93,20 @@ def outages(connections: DataFrame) -> DataFrame:
     )
 
 
-def unavailable(taken: DataFrame, out: DataFrame, until_ms: int) -> DataFrame:
-    """When identities were not to be had: fleet, broker_id, from_ms, to_ms; no two of an identity overlap.
+def unavailable(takeover_rows: DataFrame, outage_rows: DataFrame, until_ms: int) -> DataFrame:
+    """Return the periods in which identities were unavailable: fleet, broker_id, from_ms, to_ms.
+
+    No two periods of an identity overlap.
 
     Args:
-        taken, out: what `takeovers` and `outages` give.
-        until_ms: the end of what has not ended.
+        takeover_rows: rows of `takeovers`.
+        outage_rows: rows of `outages`.
+        until_ms: end of outages that still last.
     """
     since = F.coalesce("alive_ms", "began_ms").alias("from_ms")
-    spans = taken.select(*IDENTITY, since, F.col("advertised_ms").alias("to_ms"))
+    spans = takeover_rows.select(*IDENTITY, since, F.col("advertised_ms").alias("to_ms"))
     ended = F.coalesce("ended_ms", F.lit(until_ms))
-    spans = spans.union(out.select(*IDENTITY, "began_ms", ended))
+    spans = spans.union(outage_rows.select(*IDENTITY, "began_ms", ended))
     in_order = Window.partitionBy(*IDENTITY).orderBy("from_ms", "to_ms")
     before_ms = F.max("to_ms").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     is_new = before_ms.isNull() | (before_ms < F.col("from_ms"))
@@ -113,20 +123,23 @@ def unavailable(taken: DataFrame, out: DataFrame, until_ms: int) -> DataFrame:
 def attainment(
     intervals: DataFrame, missing: DataFrame, until_ms: int, objective: float, period: Period = "day"
 ) -> DataFrame:
-    """One row for each identity and period (in UTC; weeks begin on Monday): fleet, broker_id, period,
-    known_ms, unavailable_ms, available (from 0 to 1), budget_ms (what the objective allows), left_ms.
+    """Return one row for each identity and period; periods are in UTC, and weeks begin on Monday.
+
+    The columns are fleet, broker_id, period, known_ms, unavailable_ms, available (0 to 1), budget_ms (the
+    unavailability that the objective allows), left_ms (the rest of the budget).
 
     Args:
-        intervals: as of `takeovers`; what is owned to this day is known until `until_ms`. An identity without
-            owners is gone with its broker, and no promise is made of it.
-        missing: what `unavailable` gives.
-        objective: the part of the time in which an identity is to be there, such as 0.9999.
+        intervals: see `takeovers`. The objective does not apply to an identity without owners: its broker has
+            left the cluster.
+        missing: rows of `unavailable`.
+        until_ms: end of the current intervals.
+        objective: required availability, such as 0.9999.
     """
     ends = F.coalesce("to_ms", F.lit(until_ms))
     owned = intervals.where((F.col("what") == "interval") & (F.size("owners") > 0))
     known = _by_period(owned, F.col("from_ms"), ends, period, "known_ms")
-    gone = _by_period(missing, F.col("from_ms"), F.col("to_ms"), period, "unavailable_ms")
-    joined = known.join(gone, [*IDENTITY, "period"], "left")
+    missing_ms = _by_period(missing, F.col("from_ms"), F.col("to_ms"), period, "unavailable_ms")
+    joined = known.join(missing_ms, [*IDENTITY, "period"], "left")
     unavailable = F.least(F.coalesce("unavailable_ms", F.lit(0)), F.col("known_ms"))
     budget = F.round(F.col("known_ms") * (1 - objective)).cast("bigint")
     return (
@@ -138,7 +151,7 @@ def attainment(
 
 
 def _by_period(rows: DataFrame, begins: Column, ends: Column, period: Period, name: str) -> DataFrame:
-    """How much of the time between two moments lies in each period."""
+    """Split the time between two moments by period; the column `name` is the time in each period."""
     spans = rows.select(*IDENTITY, begins.alias("from_ms"), ends.alias("until_ms")).where(
         "until_ms > from_ms"
     )

@@ -1,4 +1,4 @@
-"""Spark itself, and the one function that gives the jobs the records of Kafka's topics."""
+"""Starts Spark, and reads the records of Kafka topics for all jobs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from fleet.pipeline.event_decoder import TOLD
-from fleet.pipeline.kafka_source import NAME, KafkaTopics
+from fleet.pipeline.event_decoder import DECODED
+from fleet.pipeline.kafka_source import FORMAT_NAME, KafkaTopics
 
 Source: TypeAlias = Literal["python", "jvm"]
 
-CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+CONNECTOR_PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A cluster, and how it is read.
+    """A Kafka cluster, and how Spark reads it.
 
     Args:
-        source: "python" is `fleet.pipeline.kafka_source`; "jvm" is Spark's own connector, whose jars Spark
-            has to find (`spark-submit --packages`, or `session(…, "jvm")`, which asks Maven for them).
-        client: further settings of librdkafka, or of the Java client, such as security.protocol.
-        records_per_batch: about how many a batch of a stream takes at most; 0 for all there are.
+        bootstrap_servers: addresses of brokers, separated by commas.
+        source: "python" is `fleet.pipeline.kafka_source`. "jvm" is Spark's own connector: Spark must find its
+            jars (`spark-submit --packages`, or `session(…, "jvm")`, which downloads them from Maven).
+        client: further options of librdkafka, or of the Java client, such as security.protocol.
+        records_per_batch: about how many records a batch of a stream takes at most; 0 for no limit.
     """
 
     bootstrap_servers: str
@@ -38,11 +39,12 @@ class Kafka:
 
 
 def session(master: str | None = None, source: Source = "python", **conf: str) -> SparkSession:
-    """The Spark of this process, made where there is none yet.
+    """Return the Spark session of this process; create it if there is none.
 
     Args:
-        master: where to run; None leaves it to `spark-submit`, and is local[*] without it.
-        conf: further settings, with _ for the dots of their names.
+        master: master URL of Spark; None for that of `spark-submit`, or local[*] without `spark-submit`.
+        source: "jvm" adds Spark's own Kafka connector.
+        conf: further settings of Spark, with _ in place of the dots in their names.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -53,7 +55,8 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
     own: dict[str, str] = {}
     if not submitted and (master or "local").startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # All work is done in this one JVM: of Spark's own gigabyte a third went to collecting garbage.
+        # This JVM does all the work. With Spark's default of 1 GB, a third of the time went to
+        # garbage collection.
         own = {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
     settings = {
         **own,
@@ -61,47 +64,53 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Files by day: without it, each batch is sorted by day before it is written.
+        # Jobs write a file for each day. Without this setting Spark sorts each batch by day before it writes.
         "spark.sql.maxConcurrentOutputFileWriters": "16",
-        # Of `load`, identities and minutes in one batch: with more groups, all of its events would be sorted.
+        # Groups (identities and minutes) in one batch of `load`. Above this number Spark sorts all events.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "16384",
         **{key.replace("_", "."): value for key, value in conf.items()},
     }
     if source == "jvm":
         import pyspark
 
-        settings["spark.jars.packages"] = CONNECTOR.format(version=pyspark.__version__)
+        settings["spark.jars.packages"] = CONNECTOR_PACKAGE.format(version=pyspark.__version__)
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     context = spark.sparkContext
     context.setLogLevel("ERROR")
     if str(context.master).startswith("local") and not context.getConf().contains(_SHUFFLE_PARTITIONS):
-        # Each partition of a stateful job costs a Python worker and some files in every batch.
+        # Each partition of a stateful job uses a Python worker and some files in every batch.
         spark.conf.set(_SHUFFLE_PARTITIONS, str(min(8, os.cpu_count() or 1)))
     spark.dataSource.register(KafkaTopics)
     return spark
 
 
-def records(
+def read_records(
     spark: SparkSession,
     kafka: Kafka,
     topics: Sequence[str],
     *,
     streaming: bool,
-    told: type[Any] | None = None,
+    optional: Sequence[str] = (),
+    event_class: type[Any] | None = None,
 ) -> DataFrame:
-    """The records of topics: key, value, topic, partition, offset, timestamp; a batch has all now there.
+    """Read topics: key, value, topic, partition, offset, timestamp. A batch has all current records.
 
     Args:
-        told: a class of events, and nothing else is wanted of a record. Where the source can, it decodes them
-            (`fleet.pipeline.event_decoder`), and there are the columns `value` and `TOLD`.
+        topics: topics that must exist.
+        streaming: whether to return a stream; otherwise a batch.
+        optional: topics that are read as soon as they exist. At least one topic must exist.
+        event_class: class of the only events that the caller needs. A source that can decode them
+            (`fleet.pipeline.event_decoder`) returns the columns `value` and `DECODED` instead.
     """
     columns: tuple[str, ...] = _COLUMNS
     reader = spark.readStream if streaming else spark.read
     if kafka.source == "jvm":
+        # Spark's connector fails where a topic that it subscribes to by name does not exist.
+        pattern = {"subscribePattern": "|".join(name.replace(".", r"\.") for name in (*topics, *optional))}
         options = {
-            "subscribe": ",".join(topics),
+            **(pattern if optional else {"subscribe": ",".join(topics)}),
             "startingOffsets": "earliest",
             "kafka.isolation.level": "read_committed",
         }
@@ -109,10 +118,12 @@ def records(
         found = reader.format("kafka").options(**options, **limit)
     else:
         options = {"topics": ",".join(topics), "records_per_batch": str(kafka.records_per_batch)}
-        if told is not None:
-            options["told"] = f"{told.__module__}:{told.__qualname__}"
-            columns = ("value", TOLD)
-        found = reader.format(NAME).options(**options)
+        if optional:
+            options["optional_topics"] = ",".join(optional)
+        if event_class is not None:
+            options["event_class"] = f"{event_class.__module__}:{event_class.__qualname__}"
+            columns = ("value", DECODED)
+        found = reader.format(FORMAT_NAME).options(**options)
     where = {f"kafka.{key}": value for key, value in kafka.client.items()}
     servers = "kafka.bootstrap.servers" if kafka.source == "jvm" else "bootstrap.servers"
     return found.options(**where, **{servers: kafka.bootstrap_servers}).load().select(*columns)

@@ -1,12 +1,12 @@
-"""Who owned an identity when: from ownership events, in any order and any number, to intervals. Pure.
+"""Makes intervals of ownership from ownership events, in any order and number. Pure.
 
-Every member tells of every change, so each change comes several times, late, and in any order between
-tellers. Tellings of the same change are merged by minimum and maximum, which gives the same result in any
-order; the generation, which Raft has given out, is the order of the changes.
+Every member reports every change. So each change comes several times, late, and in any order across members.
+Reports of the same change are merged by minimum and maximum, which gives the same result in any order. The
+generation, assigned by Raft, is the order of the changes.
 
-What is known may be corrected by an event that comes late. So rows are told as differences: a row that
-replaces an earlier one with the same `key` has a greater revision (`fleet.pipeline.timeline_job` adds it),
-and one that does not hold any longer is withdrawn.
+A late event may correct earlier rows. So the output is a sequence of differences. A row that replaces an
+earlier row with the same `key` has a greater revision (`fleet.pipeline.timeline_job` adds it). A row that no
+longer holds is withdrawn.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-What: TypeAlias = Literal["interval", "gap", "overlap", "late"]
+RowKind: TypeAlias = Literal["interval", "gap", "overlap", "late"]
 Owners: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of an identity's owners, as one or more members have told of it.
+    """One change of an identity's owners, as reported by one or more members. Times are Unix time.
 
     Args:
-        before: the owners until then; None where nobody who told knew them.
-        committed_at_ms: when the first one learned of it.
-        detected_at_ms: the first sign that somebody saw; None where it was no takeover.
-        advertised_at_ms: when the last one of those who told had gone around the old owner.
-        alive_at_ms: the last moment at which anybody was sure that the old owner was alive.
+        generation: generation of the change.
+        owners: owners after the change.
+        before: owners before the change; None if no reporting member knew them.
+        reason: reason of the change, such as "takeover".
+        proposed_at_ms: when the leader proposed the change.
+        committed_at_ms: when the first member learned of the change.
+        detected_at_ms: when the first member detected the failure; None if the change is no takeover.
+        advertised_at_ms: when the last reporting member bypassed the old owner.
+        alive_at_ms: last time at which a member knew that the old owner was alive.
     """
 
     generation: int
@@ -44,17 +48,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of an identity.
+    """One row of the timeline of an identity.
 
     Args:
-        what: "interval": these owned it. "gap": between two changes one was not told of, or more; `owners`
-            are those it has ended with. "overlap": a second set of owners in the same generation. "late":
-            told of when what came after it was settled already; a repetition, or part of a gap.
-        from_ms, to_ms: on the clocks of the leaders that proposed the changes; `to_ms` None while it lasts.
-        withdrawn: an earlier row with this key does not hold any longer.
+        what: "interval": `owners` owned the identity. "gap": no member reported one or more changes before
+            this generation; `owners` are the owners at the end of the gap. "overlap": a second set of owners
+            in the same generation. "late": a change reported after later changes were settled; either a
+            repetition or part of a gap.
+        from_ms, to_ms: times on the clocks of the leaders that proposed the changes; `to_ms` is None for the
+            current interval.
+        withdrawn: whether an earlier row with this key no longer holds.
     """
 
-    what: What
+    what: RowKind
     generation: int
     owners: Owners
     reason: str
@@ -67,32 +73,34 @@ class Row:
     withdrawn: bool = False
 
     @property
-    def key(self) -> tuple[What, int, Owners]:
-        """Of two rows with the same one, the later one holds."""
+    def key(self) -> tuple[RowKind, int, Owners]:
+        """The key of the row: of two rows with the same key, the later row holds."""
         return (self.what, self.generation, self.owners if self.what == "overlap" else ())
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The changes of one identity that may still be corrected, and the one before them; by generation.
+class OwnershipHistory:
+    """The changes of one identity that may still be corrected, and the change before them, by generation.
 
     Args:
-        since_ms: when the first of them took hold; None where nothing has come before it.
+        changes: the changes, ordered by generation and owners.
+        since_ms: start of the first change's interval; None if the job has forgotten no earlier change.
     """
 
     changes: tuple[Change, ...] = ()
     since_ms: int | None = None
 
-    def learn(self, told: Iterable[Change], settled_ms: int) -> tuple[Known, list[Row]]:
-        """Take in what was told.
+    def learn(self, reported: Iterable[Change], settled_ms: int) -> tuple[OwnershipHistory, list[Row]]:
+        """Add reported changes.
 
         Args:
-            settled_ms: what was proposed before it is forgotten, but for the last change of all these.
-        Returns: what is known then, and the rows that are new or different.
+            reported: changes in any order.
+            settled_ms: changes proposed before this time are forgotten, except for the last of them.
+        Returns: the new history, and the rows that are new or different.
         """
         late: list[Row] = []
         merged = {(each.generation, each.owners): each for each in self.changes}
-        for each in told:
+        for each in reported:
             place = (each.generation, each.owners)
             if self.since_ms is not None and each.generation < self.changes[0].generation:
                 late.append(Row("late", each.generation, each.owners, each.reason, each.proposed_at_ms, None))
@@ -100,27 +108,36 @@ class Known:
                 merged[place] = merge(merged[place], each) if place in merged else each
         changes = tuple(merged[place] for place in sorted(merged))
         rows = rows_of(changes, self.since_ms)
-        kept, since_ms = _unsettled(changes, settled_ms), self.since_ms
-        if len(kept) < len(changes):
-            since_ms = next(row.from_ms for row in rows if row.key == ("interval", kept[0].generation, ()))
-        return Known(kept, since_ms), [*late, *difference(rows_of(self.changes, self.since_ms), rows)]
+        remaining, since_ms = _open_changes(changes, settled_ms), self.since_ms
+        if len(remaining) < len(changes):
+            key = ("interval", remaining[0].generation, ())
+            since_ms = next(row.from_ms for row in rows if row.key == key)
+        return OwnershipHistory(remaining, since_ms), [
+            *late,
+            *difference(rows_of(self.changes, self.since_ms), rows),
+        ]
 
 
 def merge(one: Change, other: Change) -> Change:
-    """Two tellings of the same change."""
+    """Merge two reports of the same change."""
     return replace(
         one,
         before=one.before if other.before is None else other.before,
         proposed_at_ms=min(one.proposed_at_ms, other.proposed_at_ms),
         committed_at_ms=min(one.committed_at_ms, other.committed_at_ms),
-        detected_at_ms=_least(one.detected_at_ms, other.detected_at_ms),
-        advertised_at_ms=_greatest(one.advertised_at_ms, other.advertised_at_ms),
-        alive_at_ms=_greatest(one.alive_at_ms, other.alive_at_ms),
+        detected_at_ms=_min_known(one.detected_at_ms, other.detected_at_ms),
+        advertised_at_ms=_max_known(one.advertised_at_ms, other.advertised_at_ms),
+        alive_at_ms=_max_known(one.alive_at_ms, other.alive_at_ms),
     )
 
 
 def rows_of(changes: Sequence[Change], since_ms: int | None = None) -> list[Row]:
-    """The rows that changes make, which come in the order of generation and owners, and after `since_ms`."""
+    """Return the rows of changes.
+
+    Args:
+        changes: changes ordered by generation and owners.
+        since_ms: start of the first change's interval; None if there is no earlier change.
+    """
     firsts = [
         each for before, each in _pairs(changes) if before is None or before.generation != each.generation
     ]
@@ -131,8 +148,8 @@ def rows_of(changes: Sequence[Change], since_ms: int | None = None) -> list[Row]
         after = firsts[number + 1] if number + 1 < len(firsts) else None
         before_ms, from_ms = (
             from_ms,
-            max(from_ms, each.proposed_at_ms),
-        )  # another leader's clock may be behind
+            max(from_ms, each.proposed_at_ms),  # another leader's clock may be behind
+        )
         to_ms = None if after is None else max(from_ms, after.proposed_at_ms)
         if before is not None and each.before is not None and each.before != before.owners:
             rows.append(Row("gap", each.generation, each.before, each.reason, before_ms, from_ms))
@@ -147,19 +164,19 @@ def rows_of(changes: Sequence[Change], since_ms: int | None = None) -> list[Row]
 
 
 def difference(before: Iterable[Row], after: Iterable[Row]) -> list[Row]:
-    """The rows to tell where others have been told of."""
+    """Return the new and changed rows of `after`, and withdraw the rows of `before` that are not in it."""
     old = {row.key: row for row in before}
     new = {row.key: row for row in after}
     changed = [row for key, row in new.items() if old.get(key) != row]
     return changed + [replace(row, withdrawn=True) for key, row in old.items() if key not in new]
 
 
-def _unsettled(changes: tuple[Change, ...], settled_ms: int) -> tuple[Change, ...]:
-    """The changes that may still be corrected, and the last one before them."""
+def _open_changes(changes: tuple[Change, ...], settled_ms: int) -> tuple[Change, ...]:
+    """Return the changes that may still be corrected, and the last change before them."""
     settled = [number for number, each in enumerate(changes) if each.proposed_at_ms < settled_ms]
     if not settled:
         return changes
-    # A generation stays whole, so that a repetition of its second set of owners is known as one.
+    # Keep all changes of a generation, to recognize a repetition of its second set of owners.
     last = changes[settled[-1]].generation
     return tuple(each for each in changes if each.generation >= last)
 
@@ -171,9 +188,9 @@ def _pairs(changes: Sequence[Change]) -> Iterator[tuple[Change | None, Change]]:
         before = each
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def _min_known(one: int | None, other: int | None) -> int | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-def _greatest(one: int | None, other: int | None) -> int | None:
+def _max_known(one: int | None, other: int | None) -> int | None:
     return max((each for each in (one, other) if each is not None), default=None)

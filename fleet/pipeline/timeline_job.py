@@ -1,7 +1,7 @@
-"""The ownership timeline as a job of Spark: `fleet.pipeline.timeline` for each identity.
+"""The ownership timeline as a Spark job: `fleet.pipeline.timeline` for each identity.
 
-The stream of rows is append-only. Of two rows with the same key the one with the greater revision holds,
-which `current` picks; so a file that is written is never changed.
+The stream of rows is append-only, so a written file never changes. Of two rows with the same key, the row
+with the greater revision holds; `current` selects these rows.
 """
 
 from __future__ import annotations
@@ -18,40 +18,41 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from fleet.pipeline.spark_schema import ddl_of
-from fleet.pipeline.timeline import Change, Known, Row
+from fleet.pipeline.timeline import Change, OwnershipHistory, Row
 
 SETTLED_AFTER: Final = "15 minutes"
-"""For longer than a member that starts tells of what is past (`fleet.events.recorder.RETOLD_MS`)."""
-# What Spark makes of our frames is of no concern to whoever reads the log.
+"""Must be longer than the age of commands that a starting member reports: `REPLAY_LIMIT_MS` of
+`fleet.events.recorder`."""
+# The warning is about Spark's own use of our frames, so it does not help a reader of the log.
 warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation", FutureWarning)
 
 IDENTITY: Final = ("fleet", "broker_id")
 ROW_SCHEMA: Final = f"fleet string, broker_id bigint, {ddl_of(Row)}, revision bigint"
 _STATE_SCHEMA: Final = "known string, revision bigint"
-_NO_TIME: Final = -1
+_NOTHING_SETTLED_MS: Final = -1
 
 
 def timeline(ownership: DataFrame) -> DataFrame:
-    """Rows (see `ROW_SCHEMA`) from ownership events, for a stream or all at once."""
+    """Return rows (see `ROW_SCHEMA`) for ownership events, in a stream or a batch."""
     proposed = F.timestamp_millis("proposed_at_ms")
-    told = ownership.select(
+    changes = ownership.select(
         *IDENTITY,
         proposed.alias("proposed_at"),
         F.to_json(F.struct(*Change.__dataclass_fields__)).alias("change"),
     )
     if not ownership.isStreaming:
-        return told.groupBy(*IDENTITY).applyInPandas(_all_at_once, ROW_SCHEMA)
+        return changes.groupBy(*IDENTITY).applyInPandas(_process_batch, ROW_SCHEMA)
     return (
-        told.withWatermark("proposed_at", SETTLED_AFTER)
+        changes.withWatermark("proposed_at", SETTLED_AFTER)
         .groupBy(*IDENTITY)
         .applyInPandasWithState(
-            _batch_by_batch, ROW_SCHEMA, _STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
+            _process_stream, ROW_SCHEMA, _STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
         )
     )
 
 
 def current(rows: DataFrame) -> DataFrame:
-    """The rows that hold."""
+    """Return the rows that hold."""
     other = F.when(F.col("what") == "overlap", F.col("owners"))
     key = (*IDENTITY, "what", "generation", "other")
     columns = [name for name in rows.columns if name not in key]
@@ -61,24 +62,24 @@ def current(rows: DataFrame) -> DataFrame:
 
 
 def read(spark: SparkSession, place: str) -> DataFrame:
-    """The rows that are written there; what was written before there was some column has null in it."""
+    """Read all rows of a table. A column is null in files that were written before the column existed."""
     return spark.read.schema(f"{ROW_SCHEMA}, day date").parquet(place).drop("day")
 
 
-def _all_at_once(key: tuple[Any, ...], told: pd.DataFrame) -> pd.DataFrame:
-    _, rows = Known().learn(_changes(told["change"]), _NO_TIME)
+def _process_batch(key: tuple[Any, ...], reported: pd.DataFrame) -> pd.DataFrame:
+    _, rows = OwnershipHistory().learn(_changes(reported["change"]), _NOTHING_SETTLED_MS)
     return _frame(key, rows, 1)
 
 
-def _batch_by_batch(
+def _process_stream(
     key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    known, revision = Known(), 0
+    known, revision = OwnershipHistory(), 0
     if state.exists:
         stored, revision = state.get
         known = _decode(stored)
-    told = [change for batch in batches for change in _changes(batch["change"])]
-    known, rows = known.learn(told, state.getCurrentWatermarkMs())
+    reported = [change for batch in batches for change in _changes(batch["change"])]
+    known, rows = known.learn(reported, state.getCurrentWatermarkMs())
     revision += 1
     state.update((_encode(known), revision))
     if rows:
@@ -96,17 +97,17 @@ def _change(fields: dict[str, Any]) -> Change:
     )
 
 
-def _encode(known: Known) -> str:
+def _encode(known: OwnershipHistory) -> str:
     return json.dumps({"changes": [asdict(each) for each in known.changes], "since_ms": known.since_ms})
 
 
-def _decode(text: str) -> Known:
+def _decode(text: str) -> OwnershipHistory:
     stored = json.loads(text)
-    return Known(tuple(map(_change, stored["changes"])), stored["since_ms"])
+    return OwnershipHistory(tuple(map(_change, stored["changes"])), stored["since_ms"])
 
 
 def _frame(key: tuple[Any, ...], rows: list[Row], revision: int) -> pd.DataFrame:
-    """Whole numbers stay so where some of them are null."""
+    """Make a frame of rows; columns of whole numbers may have nulls and stay whole numbers."""
     fleet, broker_id = key
     table = pd.DataFrame(
         [{"fleet": fleet, "broker_id": broker_id, **asdict(row), "revision": revision} for row in rows],

@@ -1,4 +1,4 @@
-"""Which address a client is given for a broker id: the directory, encoded once and looked up by number."""
+"""The address that a client gets for each broker id: the directory, encoded once and looked up by id."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import classic_string, compact_string, pack_int32
 
 NO_HOST = "no-directory.invalid"
-"""Given out for my own host while I do not know it; never resolves (RFC 6761)."""
+"""Advertised as this member's host while the host is unknown; never resolves (RFC 6761)."""
 
-KEPT_HEAD_BYTES: Final = 256 * 1024
-"""The longest beginning of a response that is kept: of some 5,000 brokers."""
+MAX_CACHED_HEAD_BYTES: Final = 256 * 1024
+"""The longest beginning of a response that is cached: one that lists about 5,000 brokers."""
 
 OnBrokerSeen = Callable[[Broker], None]
 
 
 class Head:
-    """A response from behind its correlation id up to its last address; and what takes the place of that."""
+    """The bytes of a response from behind its correlation id to its last address, and the new form."""
 
-    __slots__ = ("found", "rewritten")
+    __slots__ = ("original", "rewritten")
 
-    def __init__(self, found: bytes, rewritten: bytes) -> None:
-        self.found = found
+    def __init__(self, original: bytes, rewritten: bytes) -> None:
+        self.original = original
         self.rewritten = rewritten
 
 
 class AddressBook:
-    """One directory, as seen by the clients of one listener.
+    """One directory, as the clients of one listener see it.
 
     Args:
         directory: immutable.
         listener: responses carry the addresses that members advertise for this listener.
-        me: stands for every broker that the directory does not know, if it has a port for it.
-        on_broker_seen: called with the real address of a broker that the directory does not know, or knows by
-            another address; once for each address and book, so a new directory asks again.
-        counters: shared by the worker.
-        moves: of identities that have lately got another address: the number of that update.
+        me: the member that is advertised for every broker that the directory does not know, if the member has
+            a port for the broker.
+        on_broker_seen: called with the real address of a broker that the directory does not know, or knows
+            under another address; once for each address and book.
+        counters: shared by all books of the worker.
+        moves: broker id → number of the update that last changed the owner, for recent moves.
 
-    ``heads`` are the newest beginnings of responses that were rewritten by this book, by an index of their
-    layout: all clients are told the same of the same brokers, and most ask for nothing else.
+    ``heads`` maps the index of a layout to the newest beginning of a response that this book rewrote. All
+    clients get the same addresses for the same brokers, and most clients request nothing else.
     """
 
     __slots__ = (
-        "_alike",
         "_counters",
         "_directory",
         "_encoded",
+        "_is_cacheable",
         "_listener",
         "_me",
         "_on_broker_seen",
@@ -75,7 +76,7 @@ class AddressBook:
         self._counters = counters
         self._encoded: dict[tuple[BrokerId, ProxyId], Address] = {}
         self._reported: dict[BrokerId, tuple[str, int]] = {}
-        self._alike: bool | None = None
+        self._is_cacheable: bool | None = None
         self.heads: dict[int, Head] = {}
         self.moves = moves or {}
 
@@ -83,18 +84,18 @@ class AddressBook:
     def directory(self) -> Directory:
         return self._directory
 
-    def client(self, client_key: bytes, told: dict[BrokerId, int] | None = None) -> ClientAddresses:
-        """The view of one client, good for as long as this book is.
+    def client(self, client_key: bytes, known_moves: dict[BrokerId, int] | None = None) -> ClientAddresses:
+        """Return the view of one client, valid for as long as this book is.
 
         Args:
-            client_key: what tells clients apart where an identity has several owners.
-            told: of the identities that it was asked about: the last move that it was told of; kept by the
-                connection, for all its books. None where the client takes addresses as they come.
+            client_key: distinguishes clients when an identity has several owners.
+            known_moves: broker id → the last move that was reported to the client. The connection owns the
+                mapping and passes it to each of its books. None for a client that accepts every new address.
         """
-        return ClientAddresses(self, client_key, told)
+        return ClientAddresses(self, client_key, known_moves)
 
     def lookup(self, broker_id: BrokerId, client_key: bytes) -> Address:
-        """What a client is given for a broker id: never the broker's real address."""
+        """Return the address that a client gets for a broker id: never the broker's real address."""
         owners = self._directory.advertised.get(broker_id)
         if owners:
             first = owners[0] if len(owners) == 1 else pick(owners, client_key)
@@ -110,27 +111,29 @@ class AddressBook:
                 address = self._address(broker_id, proxy_id)
                 if address is not None:
                     return address
-        # Nobody has a port for it. A client that dials port 0 fails at once and asks again; the real address
-        # would take it around the fleet.
+        # No member has a port for the broker. A client that connects to port 0 fails at once and requests
+        # Metadata again. With the real address the client would bypass the fleet.
         if self._counters is not None:
             self._counters.unserved += 1
         return self._encode(broker_id, Endpoint(self._my_host(), 0))
 
-    def keep(self, index: int, found: bytes, rewritten: bytes) -> None:
-        """Have the next client that gets such a response get the same, where clients are not told apart."""
-        if len(found) > KEPT_HEAD_BYTES:
+    def cache_head(self, index: int, original: bytes, rewritten: bytes) -> None:
+        """Cache a rewritten head for the next client, unless owners differ from client to client."""
+        if len(original) > MAX_CACHED_HEAD_BYTES:
             return
-        if self._alike is None:
-            self._alike = all(len(owners) < 2 for owners in self._directory.advertised.values())
-        if self._alike:
-            self.heads[index] = Head(found, rewritten)
+        if self._is_cacheable is None:
+            self._is_cacheable = all(len(owners) < 2 for owners in self._directory.advertised.values())
+        if self._is_cacheable:
+            self.heads[index] = Head(original, rewritten)
 
     def is_served(self, broker_id: BrokerId) -> bool:
-        """Whether any member has a port for it."""
+        """Whether any member has a port for the broker."""
         return any(member.serves(broker_id) for member in self._directory.members.values())
 
-    def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
-        """A response carries a real address that is not the directory's."""
+    def report_address(
+        self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool
+    ) -> None:
+        """Report a real address in a response that differs from the directory's."""
         if self._on_broker_seen is None or self._reported.get(broker_id) == (host, port):
             return
         if not self.is_served(broker_id) or not is_address(host, port):
@@ -142,14 +145,14 @@ class AddressBook:
         self._on_broker_seen(Broker(broker_id, host, port, rack))
 
     def _address(self, broker_id: BrokerId, owner: ProxyId) -> Address | None:
-        """What one member advertises for a broker id, encoded at its first use."""
+        """Return the address that one member advertises for a broker id, encoded at its first use."""
         encoded = self._encoded.get((broker_id, owner))
         if encoded is None:
             member = self._directory.members.get(owner)
             endpoint = None if member is None else member.endpoint(self._listener, broker_id)
             if endpoint is None:
                 return None
-            # Grows no further than members have ports, whatever ids a response carries.
+            # The cache has at most one entry for each port of a member, whatever ids a response carries.
             encoded = self._encoded[(broker_id, owner)] = self._encode(broker_id, endpoint)
         return encoded
 
@@ -172,15 +175,15 @@ class AddressBook:
 
 
 class ClientAddresses(Addresses):
-    """An address book as one client sees it, with the owners that were picked for that client."""
+    """An address book as one client sees it, with the owners that were chosen for this client."""
 
-    __slots__ = ("_book", "_client_key", "_told")
+    __slots__ = ("_book", "_client_key", "_known_moves")
 
-    def __init__(self, book: AddressBook, client_key: bytes, told: dict[BrokerId, int] | None) -> None:
+    def __init__(self, book: AddressBook, client_key: bytes, known_moves: dict[BrokerId, int] | None) -> None:
         super().__init__()
         self._book = book
         self._client_key = client_key
-        self._told = told
+        self._known_moves = known_moves
 
     def __missing__(self, broker_id: BrokerId) -> Address:
         address = self._book.lookup(broker_id, self._client_key)
@@ -190,21 +193,23 @@ class ClientAddresses(Addresses):
             self.left_out += 1
         return address
 
-    def moved_since_asked(self, broker_id: BrokerId) -> bool:
-        told, move = self._told, self._book.moves.get(broker_id)
-        if told is None or move is None or told.get(broker_id) == move:
+    def has_unreported_move(self, broker_id: BrokerId) -> bool:
+        known_moves, move = self._known_moves, self._book.moves.get(broker_id)
+        if known_moves is None or move is None or known_moves.get(broker_id) == move:
             return False
-        told[broker_id] = move
+        known_moves[broker_id] = move
         return True
 
-    def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
-        self._book.saw(broker_id, host, port, rack, has_rack)
+    def report_address(
+        self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool
+    ) -> None:
+        self._book.report_address(broker_id, host, port, rack, has_rack)
 
 
 class AddressSource:
-    """Where the sessions of one listener find the newest address book: one reference, swapped as a whole.
+    """The newest address book of one listener, which its sessions share: one reference, swapped as a whole.
 
-    Args: as of ``AddressBook``.
+    Args: see ``AddressBook``.
     """
 
     __slots__ = ("_counters", "_listener", "_me", "_moves", "_on_broker_seen", "_updates", "book")
@@ -223,17 +228,17 @@ class AddressSource:
         self._counters = counters
         self._moves: Mapping[BrokerId, int] = {}
         self._updates = 0
-        """Moves are numbered by these: revisions begin anew with each control process, and workers go on."""
-        self.book = self._made(directory)
+        """Numbers the moves, because revisions restart with each control process, and workers do not."""
+        self.book = self._make_book(directory)
 
     def update(self, directory: Directory) -> int:
-        """Let every response from now on carry the addresses of that directory.
+        """Put the addresses of a new directory into every later response.
 
         Returns: the number of this update, for `forget_moves`.
         """
         self._updates += 1
         before = self.book.directory
-        if before.generation:  # up to then every member names itself, and nobody has a client to lose
+        if before.generation:  # before the first generation every member advertises itself, so nothing moves
             moved = {
                 broker_id: self._updates
                 for broker_id, owners in directory.advertised.items()
@@ -244,18 +249,18 @@ class AddressSource:
         return self._updates
 
     def forget_moves(self, update: int) -> None:
-        """Take every move up to an update for known to all clients."""
+        """Drop every move up to an update: all clients know these moves by now."""
         left = {broker_id: move for broker_id, move in self._moves.items() if move > update}
         if left != self._moves:
             self._moves = left
             self._publish(self.book.directory)
 
     def _publish(self, directory: Directory) -> None:
-        # An idle connection holds on to the book that it was last answered by, and asks it nothing any more.
+        # An idle connection keeps the book of its last response, and never uses its heads again.
         self.book.heads.clear()
-        self.book = self._made(directory)
+        self.book = self._make_book(directory)
 
-    def _made(self, directory: Directory) -> AddressBook:
+    def _make_book(self, directory: Directory) -> AddressBook:
         return AddressBook(
             directory, self._listener, self._me, self._on_broker_seen, self._counters, self._moves
         )

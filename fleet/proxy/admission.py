@@ -1,8 +1,9 @@
-"""Which connections of a worker may have a broker, and which may only ask what other members ask.
+"""Decides which connections of a worker may have a broker, and which may only send what other members send.
 
-Limits count every connection from its beginning. One above them is not closed unheard: it may be another
-member's question whether this one lives, and without an answer a flood of clients would make it look dead. It
-is closed when it sends anything else, when it sends nothing for a moment, or when there are too many like it.
+Limits count every connection from its beginning. A connection above a limit is not closed at once, because it
+may be a probe of another member. Without answers to probes, a flood of clients would make this member look
+dead. A connection above a limit is closed when it sends anything else, when it is silent for a moment, or
+when too many connections are above a limit.
 """
 
 from __future__ import annotations
@@ -12,81 +13,82 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from fleet.core.errors import LimitExceeded
 
-SILENCE_S: Final = 1.0
-"""How long a connection above a limit may say nothing, at least. Members ask at once."""
+MAX_SILENCE_S: Final = 1.0
+"""The shortest time that a connection above a limit may stay silent. Members send their probe at once."""
 
 
 class Guest(Protocol):
-    """What is asked of a connection."""
+    """The part of a connection that ``Admission`` needs."""
 
     source: str
     answered: int
-    """How many of its requests were answered without a broker."""
+    """Number of requests of the connection that were answered without a broker."""
 
 
 GuestT = TypeVar("GuestT", bound=Guest)
 
 
 class Admission(Generic[GuestT]):
-    """The connections of one worker.
+    """The connections of one worker, admitted or above a limit.
 
     Args:
-        most: how many there may be; most_of_source: from one address, None for any number.
-        reserve: how many more may be there for as long as they ask nothing of a broker; above 0.
-        silence_s: for how long these may say nothing; not below the time between two looks at them, so that
-            whoever has come right before one has it, too.
+        max_connections: the number of admitted connections.
+        max_per_source: the number of admitted connections from one address; None for no limit.
+        reserve: how many connections may be above a limit, as long as they need no broker; at least 1.
+        silence_s: how long a connection above a limit may be silent. The value must not be below the interval
+            of sweeps, so that a connection which opens just before a sweep has the whole time, too.
     """
 
     def __init__(
-        self, most: int, most_of_source: int | None, reserve: int, silence_s: float = SILENCE_S
+        self, max_connections: int, max_per_source: int | None, reserve: int, silence_s: float = MAX_SILENCE_S
     ) -> None:
         self._silence_s = silence_s
-        self._most = most
-        self._most_of_source = most_of_source
+        self._max_connections = max_connections
+        self._max_per_source = max_per_source
         self._reserve = reserve
         self._admitted: set[GuestT] = set()
         self._of_source: dict[str, int] = {}
-        """How many of these have come from one address; those that have none are left out."""
-        self._beyond: dict[GuestT, tuple[LimitExceeded, float]] = {}
-        """Above which limit, and since when."""
+        """Address → number of admitted connections; an address without any has no entry."""
+        self._over_limit: dict[GuestT, tuple[LimitExceeded, float]] = {}
+        """Connection above a limit → which limit, and since when."""
 
     def enter(self, guest: GuestT, now_s: float) -> tuple[GuestT, LimitExceeded] | None:
-        """Take in a connection; returns one that has to go for it, and why."""
+        """Add a connection; returns the connection that must be closed to make room, and the reason."""
         error = self._admit(guest)
         if error is None:
             return None
-        self._beyond[guest] = (error, now_s)
-        if len(self._beyond) <= self._reserve:
+        self._over_limit[guest] = (error, now_s)
+        if len(self._over_limit) <= self._reserve:
             return None
-        goes = self._least_like_a_member(guest)
-        return goes, self._beyond.pop(goes)[0]
+        evicted = self._least_like_a_member(guest)
+        return evicted, self._over_limit.pop(evicted)[0]
 
     def ask_for_broker(self, guest: GuestT) -> LimitExceeded | None:
-        """Why a connection may not have one: it was above a limit, and still would be."""
+        """Admit a connection that was above a limit; returns the error if the limit is still reached."""
         if guest in self._admitted:
             return None
         error = self._admit(guest)
         if error is None:
-            self._beyond.pop(guest, None)
+            self._over_limit.pop(guest, None)
         return error
 
     @property
-    def beyond(self) -> int:
-        """How many are above a limit."""
-        return len(self._beyond)
+    def over_limit_count(self) -> int:
+        """Number of connections above a limit."""
+        return len(self._over_limit)
 
-    def silent(self, now_s: float) -> list[tuple[GuestT, LimitExceeded]]:
-        """Those above a limit that have had their moment, and why each one has to go."""
+    def silent_guests(self, now_s: float) -> list[tuple[GuestT, LimitExceeded]]:
+        """Return the connections above a limit that were silent too long, with reasons."""
         return [
             (guest, error)
-            for guest, (error, since_s) in self._beyond.items()
+            for guest, (error, since_s) in self._over_limit.items()
             if not guest.answered and now_s - since_s > self._silence_s
         ]
 
     def leave(self, guest: GuestT) -> None:
-        """A connection has ended."""
-        if self._beyond:
-            self._beyond.pop(guest, None)
+        """Remove a connection that has ended."""
+        if self._over_limit:
+            self._over_limit.pop(guest, None)
         if guest in self._admitted:
             self._admitted.remove(guest)
             others = self._of_source[guest.source] - 1
@@ -96,20 +98,22 @@ class Admission(Generic[GuestT]):
                 del self._of_source[guest.source]
 
     def _least_like_a_member(self, newest: GuestT) -> GuestT:
-        """One above a limit: of a source that has more than half of them, if there is one; there one that was
-        not answered; of these the oldest. It is not the newest, which had no time to ask.
+        """Choose the connection above a limit that is least likely a member.
+
+        The choice prefers a source with more than half of these connections, then a connection without any
+        answer, then the oldest. The newest is never chosen, because it had no time to send a request.
         """
-        of_source = Counter(each.source for each in self._beyond)
-        half = len(self._beyond) / 2
-        others = (each for each in self._beyond if each is not newest)
+        of_source = Counter(each.source for each in self._over_limit)
+        half = len(self._over_limit) / 2
+        others = (each for each in self._over_limit if each is not newest)
         return max(others, key=lambda each: (of_source[each.source] > half, not each.answered))
 
     def _admit(self, guest: GuestT) -> LimitExceeded | None:
         source = guest.source
         others = self._of_source.get(source, 0)
-        if self._most_of_source is not None and others >= self._most_of_source:
+        if self._max_per_source is not None and others >= self._max_per_source:
             return LimitExceeded("max_connections_per_source", f"{others} connections of {source} are open")
-        if len(self._admitted) >= self._most:
+        if len(self._admitted) >= self._max_connections:
             return LimitExceeded("max_connections", f"{len(self._admitted)} connections are open")
         self._admitted.add(guest)
         self._of_source[source] = others + 1

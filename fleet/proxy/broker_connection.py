@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fleet.core.errors import WireError
 from fleet.proxy.host import LEAVING, Host
 from fleet.proxy.rewriter import PIECE_BYTES
-from fleet.proxy.splice import LARGE_BYTES
+from fleet.proxy.splice import LARGE_BODY_BYTES
 from fleet.proxy.streaming_patch import Write
 from fleet.runtime.socket_options import BROKER_VANISHED_S, keep_alive
 
@@ -17,24 +17,33 @@ if TYPE_CHECKING:
     from fleet.proxy.connection import ClientConnection
 
 UNNOTICED_BY_BROKER_BYTES: Final = 1024
-"""What may wait for a broker before each read is followed by a look at how much does."""
+"""Bytes that may wait for a broker before each read from the client is followed by a check of the buffer."""
 
 
 class BrokerConnection(asyncio.Protocol):
     """The broker's side of a client's connection."""
 
-    __slots__ = ("_client", "_client_is_full", "_host", "_kept", "_watched", "transport", "write")
+    __slots__ = (
+        "_client",
+        "_client_is_full",
+        "_has_keep_alive",
+        "_host",
+        "_unconsumed",
+        "transport",
+        "write",
+    )
 
     transport: asyncio.Transport
     write: Write
-    """To the broker. What is written after it has gone is lost: that is told in the same turn of the loop."""
+    """Writes to the broker. Bytes written after the broker closed are lost; ``connection_lost`` follows in
+    the same turn of the event loop."""
 
     def __init__(self, host: Host, client: ClientConnection) -> None:
         self._host = host
         self._client: ClientConnection | None = client
-        self._kept = b""
+        self._unconsumed = b""
         self._client_is_full = False
-        self._watched = False
+        self._has_keep_alive = False
 
     def connection_made(self, transport: Any) -> None:  # a Transport; uvloop's is no instance of it
         self.transport = transport
@@ -48,13 +57,13 @@ class BrokerConnection(asyncio.Protocol):
         client = self._client
         if client is None or client.state is LEAVING:
             return
-        client.broker_spoke = True
+        client.has_broker_sent = True
         client.traffic.to_client_bytes += len(data)
         if client.to_client_quota is not None and client.to_client_quota.spend(len(data)):
             self._host.overdrawn(client, client.to_client_quota)
-        if self._kept:
-            data = self._kept + data
-            self._kept = b""
+        if self._unconsumed:
+            data = self._unconsumed + data
+            self._unconsumed = b""
         session = client.session
         try:
             consumed = session.receive_from_broker(data, client.write)
@@ -62,14 +71,14 @@ class BrokerConnection(asyncio.Protocol):
             client.refuse(error)
             return
         if consumed < len(data):
-            self._kept = data[consumed:]
-        elif session.passing_to_client >= LARGE_BYTES:
+            self._unconsumed = data[consumed:]
+        elif session.passing_to_client >= LARGE_BODY_BYTES:
             client.splice_body(self, False, len(data))
-        if session.holding:
+        if session.is_holding:
             written_bytes = self._hold_response(client)
-            if client.alert:
+            if client.is_alert:
                 client.attend(len(data) + written_bytes)
-        elif client.alert:
+        elif client.is_alert:
             client.attend(len(data))
 
     def eof_received(self) -> None:
@@ -84,7 +93,7 @@ class BrokerConnection(asyncio.Protocol):
             self._client.broker_has_caught_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._host.leaving.done(self)
+        self._host.leaving.end(self)
         self._lose_client()
 
     @property
@@ -92,9 +101,9 @@ class BrokerConnection(asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     @property
-    def kept_bytes(self) -> int:
-        """What was read, and waits until the response before it has been worked on."""
-        return len(self._kept)
+    def unconsumed_bytes(self) -> int:
+        """Bytes that were read, and wait until the response before them has been patched."""
+        return len(self._unconsumed)
 
     def pause_reading(self) -> None:
         self._client_is_full = True
@@ -102,25 +111,25 @@ class BrokerConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self._client_is_full = False
-        if self._client is not None and self._client.session.working:
+        if self._client is not None and self._client.session.is_working:
             self._work_later()
         self.read_on()
 
     def read_on(self) -> None:
-        """Read, unless something else still forbids it."""
+        """Resume reading, unless another reason to pause remains."""
         client = self._client
         if self._client_is_full or self.transport.is_closing():
             return
-        if client is None or not (client.has_response_bodies or client.session.working):
+        if client is None or not (client.has_response_bodies or client.session.is_working):
             self.transport.resume_reading()
 
     def _hold_response(self, client: ClientConnection) -> int:
-        """A response was held, or is, or pauses; where there is work on it, read nothing behind it.
+        """Account for a response that is held or paused; pause reading while there is work on the response.
 
-        Returns: how much of it may have gone to the client's transport, and not in copies.
+        Returns: how many bytes of the response may be in the client's transport as views, not as copies.
         """
         written_bytes = client.note_response()
-        if client.session.working:
+        if client.session.is_working:
             self.transport.pause_reading()
             self._work_later()
         return written_bytes
@@ -130,27 +139,27 @@ class BrokerConnection(asyncio.Protocol):
             self._host.turns.add(self._client.source, self._work)
 
     def _work(self) -> None:
-        """Take a step with the response that is held, and read on after the last one."""
+        """Take a step with the response that is held, and resume reading after the last step."""
         client = self._client
-        if client is None or not client.session.working or self._client_is_full:
+        if client is None or not client.session.is_working or self._client_is_full:
             return
         try:
             client.session.work(client.write)
         except WireError as error:
             client.refuse(error)
             return
-        if client.alert:
+        if client.is_alert:
             client.attend(PIECE_BYTES)
-        if client.session.working:
+        if client.session.is_working:
             self._work_later()
             return
         client.note_response()
         self.read_on()
-        if self._kept:
+        if self._unconsumed:
             self.data_received(b"")
 
     def leave(self) -> None:
-        """The client is gone: end in order, so that the broker reads all that was sent, and do not listen."""
+        """End in order after the client's end, so that the broker reads all bytes; discard its responses."""
         self._client = None
         if self.transport.is_closing():
             return
@@ -158,21 +167,21 @@ class BrokerConnection(asyncio.Protocol):
         self.transport.resume_reading()
         self._host.leaving.begin(self)
 
-    def be_watched(self) -> None:
-        """By the kernel, which ends it where nobody is there any more."""
-        if self._watched or self.transport.is_closing():
+    def enable_keep_alive(self) -> None:
+        """Enable TCP keep-alive: the kernel ends the connection when the broker's host has vanished."""
+        if self._has_keep_alive or self.transport.is_closing():
             return
-        self._watched = True
+        self._has_keep_alive = True
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
-            with suppress(OSError):  # one that has just gone says so itself, and must not end a sweep
+            with suppress(OSError):  # a socket that just closed reports its own end, and must not end a sweep
                 keep_alive(sock.fileno(), BROKER_VANISHED_S)
 
     def abort(self) -> None:
-        """Cut it: its goodbye has taken too long."""
+        """Cut the connection: its orderly end has taken too long."""
         self.transport.abort()
 
     def _lose_client(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            client.broker_gone(self._kept)
+            client.broker_closed(self._unconsumed)

@@ -1,10 +1,10 @@
-"""The real brokers as one worker sees them: where each is, which are up, which serves a bootstrap connection.
+"""The real brokers as one worker sees them: their addresses, their state, and their bootstrap order.
 
-Where a broker is comes from control's directories alone: what passes on a client's connection is no evidence.
-That a broker is up or down is learned from the worker's own attempts to connect, and from control, which
-probes the brokers for all workers of the member: what one finds, the others know as soon as it is verified.
-A broker that takes connections and does not answer control is not up for that: a kernel takes connections for
-a process that is stopped.
+Addresses of brokers come from control's directories alone: bytes on a client's connection are no evidence.
+Whether a broker is up, a worker learns from its own attempts to connect and from control. Control probes the
+brokers for all workers of the member, so what one worker finds, the others learn as soon as control verifies
+it. A broker that accepts connections but does not answer control does not count as up, because a kernel
+accepts connections for a stopped process, too.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.core.model import Broker, BrokerId, Endpoint
-from fleet.runtime.outbound import MOST_PORT
+from fleet.runtime.outbound import MAX_PORT
 
-AVOID_S: Final = 5.0
-"""How long a broker that could not be reached is tried after the others."""
+AVOID_FAILED_BROKER_S: Final = 5.0
+"""How long a broker that could not be reached is tried after the other brokers."""
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
-"""Between two attempts at a broker that is down, of all connections together; each wait is twice the last."""
-_MANY_FAILURES: Final = 16
-"""After as many in a row the limit of the back-off is reached."""
+"""The longest time between two attempts at a broker that is down, by all connections together. Each wait is
+twice the previous one."""
+_BACKOFF_LIMIT_FAILURES: Final = 16
+"""Failures in a row after which the back-off reaches its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Candidate:
 
     Args:
         broker_id: None for an address of the configuration whose id is not known.
-        is_ipv4: whether the host is an IPv4 address, and no name that has to be looked up.
+        is_ipv4: whether the host is an IPv4 address, not a name that must be resolved.
     """
 
     broker_id: BrokerId | None
@@ -42,7 +43,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Down:
-    """An address that could not be reached: how often in a row, when last, and whether it is being tried."""
+    """An unreachable address: its failures in a row, the time of the last, and whether an attempt runs."""
 
     failures: int
     failed_at_s: float
@@ -50,15 +51,15 @@ class _Down:
 
     def next_try_s(self) -> float:
         return self.failed_at_s + min(
-            BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, _MANY_FAILURES)
+            BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, _BACKOFF_LIMIT_FAILURES)
         )
 
 
 class Upstreams:
-    """What the directory and attempts to connect have said about brokers.
+    """The brokers of the directory, with the results of attempts to connect.
 
     Args:
-        bootstrap_servers: where to begin while no broker is known, and when none of the known ones answers.
+        bootstrap_servers: addresses to try while no broker is known, or when no known broker answers.
     """
 
     def __init__(self, bootstrap_servers: tuple[Endpoint, ...]) -> None:
@@ -67,7 +68,7 @@ class Upstreams:
         self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
         self._unanswering: frozenset[BrokerId] = frozenset()
-        """Those that have not answered control."""
+        """Brokers that did not answer control."""
         self._turn = 0
 
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
@@ -78,14 +79,14 @@ class Upstreams:
         self._up = {each: up for each, up in self._up.items() if each in brokers}
 
     def broker(self, broker_id: BrokerId) -> Candidate | None:
-        """Where an identity's connections lead; None while nobody knows."""
+        """Return the broker of an identity; None while its address is unknown."""
         return self._committed.get(broker_id)
 
     def candidates(self, now_s: float) -> list[Candidate]:
-        """Brokers for one bootstrap connection, best first: each call begins with another one.
+        """Return the brokers for one bootstrap connection, best first; each call begins with the next broker.
 
-        Those that failed lately, or do not answer control, come after the others; the configured addresses
-        stand in for unknown brokers.
+        Brokers that failed lately, or do not answer control, come last. The configured addresses replace
+        unknown brokers.
         """
         known = self._known()
         self._turn += 1
@@ -96,10 +97,12 @@ class Upstreams:
         return sorted(rotated, key=lambda each: self._is_avoided(each, now_s))
 
     def admits(self, candidate: Candidate, now_s: float) -> bool:
-        """Whether to try to connect. One that is down is tried by one connection at a time, and not all the
-        time: the others' clients are better off with a closed connection than with waiting for a time-out.
+        """Whether to try to connect to a broker.
 
-        After True, ``succeeded``, ``failed`` or ``given_up`` must follow.
+        Only one connection at a time tries a broker that is down, and only when the back-off has passed. The
+        clients of the other connections are better off with a closed connection than with a time-out.
+
+        After True, the caller must call ``succeeded``, ``failed`` or ``given_up``.
         """
         down = self._down.get(candidate.endpoint) if self._down else None
         if down is None:
@@ -110,13 +113,13 @@ class Upstreams:
         return True
 
     def succeeded(self, candidate: Candidate) -> None:
-        if self._down:  # an address is a tuple's worth of hashing, and mostly none is
+        if self._down:  # mostly empty; hashing an address costs as much as hashing a tuple
             self._down.pop(candidate.endpoint, None)
         if candidate.broker_id is not None and candidate.broker_id not in self._unanswering:
             self._note(candidate.broker_id, up=True)
 
     def failed(self, candidate: Candidate, now_s: float) -> bool:
-        """It could not be reached; whether that is news."""
+        """Note that a broker could not be reached; returns whether its address was up before."""
         down = self._down.get(candidate.endpoint)
         if candidate.broker_id is not None:
             self._note(candidate.broker_id, up=False)
@@ -130,15 +133,16 @@ class Upstreams:
         return False
 
     def given_up(self, candidate: Candidate) -> None:
-        """The client went away before there was an answer."""
+        """Note that the client left before the attempt had a result."""
         down = self._down.get(candidate.endpoint)
         if down is not None:
             down.trying = False
 
-    def told(self, reachable: Mapping[BrokerId, bool], now_s: float) -> None:
-        """Control has found that these brokers answer, or do not.
+    def note_reachable(self, reachable: Mapping[BrokerId, bool], now_s: float) -> None:
+        """Note control's findings: which brokers answer, and which do not.
 
-        One that does not is still tried now and then, because a broker may be too slow for a probe alone.
+        A broker that does not answer is still tried from time to time, because it may only be too slow for a
+        probe.
         """
         self._unanswering = frozenset(broker_id for broker_id, up in reachable.items() if not up)
         for broker_id, up in reachable.items():
@@ -148,12 +152,12 @@ class Upstreams:
             if up:
                 self.succeeded(candidate)
             elif candidate.endpoint not in self._down:
-                self._down[candidate.endpoint] = _Down(_MANY_FAILURES, now_s)
+                self._down[candidate.endpoint] = _Down(_BACKOFF_LIMIT_FAILURES, now_s)
                 self._note(broker_id, up=False)
 
     @property
     def up(self) -> Mapping[BrokerId, bool]:
-        """Whether a broker was reached last; only those that somebody has tried."""
+        """Broker id → whether the last attempt reached the broker; only for brokers that were tried."""
         return self._up
 
     def _note(self, broker_id: BrokerId, *, up: bool) -> None:
@@ -164,11 +168,11 @@ class Upstreams:
 
     def _is_avoided(self, candidate: Candidate, now_s: float) -> bool:
         down = self._down.get(candidate.endpoint)
-        failed_lately = down is not None and now_s - down.failed_at_s < AVOID_S
+        failed_lately = down is not None and now_s - down.failed_at_s < AVOID_FAILED_BROKER_S
         return failed_lately or candidate.broker_id in self._unanswering
 
 
 def _candidate(broker: Broker) -> Candidate:
     host, port = broker.host, broker.port
-    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdecimal() and port <= MOST_PORT
+    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdecimal() and port <= MAX_PORT
     return Candidate(broker.broker_id, Endpoint(host, port), is_ipv4)

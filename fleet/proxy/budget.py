@@ -1,7 +1,7 @@
-"""A limit for the memory that all clients of one worker use together, and who is closed above it.
+"""Limits the memory that all clients of one worker use together, and closes clients above the limit.
 
-Each client has limits of its own, too; but a thousand clients that each stay within them could use up the
-memory of a machine.
+Each client has its own limits, too. Still, a thousand clients within their limits could use up the memory of
+a machine.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
 RELIEF_SHARE: Final = 7 / 8
-"""Of the limit. Backlogs are cut to this share, so that not every further byte closes another reader."""
+"""Share of the limit to which backlogs are cut, so that not every further byte closes another reader."""
 SOURCE_SHARE: Final = 1 / 2
-"""Of the limit. Above this share, the greatest readers of one address are closed at once."""
-GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
-"""How long a reader may be behind before it is closed, if no address holds more than its share."""
+"""Share of the limit above which the greatest readers of one address are closed at once."""
+READER_GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
+"""How long a reader may be behind before the worker closes it, if no address holds more than its share."""
 RELIEF_INTERVAL_S: Final = 0.05
 IN_FLIGHT_BYTES: Final = 40
-"""What a session takes for a request in flight, behind the first."""
-MOST_IN_FLIGHT: Final = 4096
-"""Requests in flight with which a client is not read from before half of them are answered; fewer, where many
-clients have many. Then each may have its part of half of what the worker has for them, and what one read
-brings is above that: with requests of 14 bytes 18,000 of them.
+"""Memory that a session uses for each request in flight after the first."""
+MAX_IN_FLIGHT: Final = 4096
+"""Requests in flight at which reading from a client pauses until half of them are answered. The number is
+smaller when many clients have many requests in flight: then each client gets an equal part of half of the
+worker's memory for requests. What one read brings comes on top: 18,000 requests of 14 bytes.
 """
 
 
 class Reader(Hashable, Protocol):
-    """Somebody who is written to; ``source`` is the address that it comes from."""
+    """A client that the worker writes to; ``source`` is the client's address."""
 
     source: str
 
     @property
     def waiting_bytes(self) -> int:
-        """What was written, and has not been taken yet."""
+        """Bytes that were written, and that the kernel has not taken yet."""
 
 
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
 class MemoryBudget(Generic[ReaderT]):
-    """What is held for some readers, and a limit for all of it.
+    """The memory held for each reader, and a limit for the sum.
 
-    Of the address that has most held, the greatest goes first, and of equals the oldest: so nobody can lock
-    others out by holding much, nor by holding a little on many connections.
+    Eviction begins with the address that holds most. Of its readers the greatest goes first, and among equals
+    the oldest. So no address can lock out others, neither with one large reader nor with many small ones.
 
     Args:
-        limit_bytes: for all of them together.
-        evict: called with a reader that must hold nothing any more, and what it has held in bytes. It may be
-            the one that is just being noted.
+        limit_bytes: for all readers together.
+        evict: called with a reader that must release its memory, and with the number of bytes that it held.
+            The reader may be the one of the current call of ``note``.
     """
 
     def __init__(self, limit_bytes: int, evict: Callable[[ReaderT, int], object]) -> None:
@@ -58,15 +58,15 @@ class MemoryBudget(Generic[ReaderT]):
         self._held: dict[ReaderT, int] = {}
 
     def __len__(self) -> int:
-        """How many hold something."""
+        """Number of readers that hold memory."""
         return len(self._held)
 
     def items(self) -> Iterable[tuple[ReaderT, int]]:
-        """Who holds something, the oldest first, and how much."""
+        """Return the readers that hold memory, the oldest first, with their bytes."""
         return self._held.items()
 
     def held_bytes(self, reader: ReaderT) -> int:
-        """As it was noted."""
+        """Return the bytes last noted for a reader."""
         return self._held.get(reader, 0)
 
     def note(self, reader: ReaderT, size_bytes: int) -> None:
@@ -80,7 +80,7 @@ class MemoryBudget(Generic[ReaderT]):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Everybody is looked at once, however many have to go: one that is great may drive out thousands."""
+        """Evict readers after a single scan: one large reader may drive out thousands of small ones."""
         by_source: dict[str, list[ReaderT]] = {}
         sums: dict[str, int] = {}
         for each, held_bytes in self._held.items():
@@ -93,7 +93,7 @@ class MemoryBudget(Generic[ReaderT]):
             if source not in ordered:
                 ordered.add(source)
                 mine.reverse()
-                mine.sort(key=self._held.__getitem__)  # of equals the oldest is the last now
+                mine.sort(key=self._held.__getitem__)  # among equals the oldest is now the last
             greatest = mine.pop()
             held_bytes = self._held.pop(greatest)
             sums[source] -= held_bytes
@@ -102,13 +102,13 @@ class MemoryBudget(Generic[ReaderT]):
 
 
 class Backlog:
-    """What one reader has the worker hold.
+    """The memory that one slow reader makes the worker hold.
 
     Args:
-        longest_bytes, written_bytes: the longest read, and all reads, that something was written of since it
-            is behind.
-        held_bytes: when it was last measured.
-        since_s: when it got behind, by the loop's clock.
+        longest_bytes, written_bytes: the longest of the reads, and the sum of the reads, of which bytes were
+            written to the reader since it fell behind.
+        held_bytes: the last measurement.
+        since_s: when the reader fell behind, by the loop's clock.
     """
 
     __slots__ = ("held_bytes", "longest_bytes", "since_s", "written_bytes")
@@ -119,23 +119,23 @@ class Backlog:
 
 
 class Backlogs(Generic[ReaderT]):
-    """The clients of one worker that are behind: something waits for them that the kernel does not take.
+    """The clients of one worker that are behind: bytes wait for them that the kernel does not take.
 
-    Many may be for a moment, so a client's share shrinks as more are behind, and above it the client is
-    paused. A transport keeps the whole of a read for as long as a part of it waits, so what a client has the
-    worker hold is up to one read more than what waits. Where that is above the limit, readers are closed, and
-    what counts for each, and for its address, is what is held for it in ``responses``, too:
+    Many clients may be behind for a moment, so the share of each client shrinks as their number grows. Above
+    its share a client is paused. A transport keeps a whole read for as long as a part of the read waits, so a
+    client makes the worker hold up to one read more than the bytes that wait. When the sum is above the
+    limit, readers are closed. The memory of a reader, and of its address, includes its part of ``responses``:
 
-    - where one address has more than half of the whole limit held, its own, in the next turn of the event
-      loop: of those with a response, and the half of the others that is behind for longer, the greatest
-      first;
-    - else those that are behind for ``GRACE_S``, the greatest first. Many clients of many addresses are slow
-      for a moment, as after a takeover, and that is nobody's fault.
+    - If one address holds more than half of the whole limit, its readers are closed in the next turn of the
+      event loop, the greatest first. Candidates are the readers with a response, and of the others the half
+      that fell behind first.
+    - Otherwise readers that are behind for ``READER_GRACE_S`` are closed, the greatest first. Many clients of
+      many addresses are slow for a moment, for example after a takeover, without any fault of theirs.
 
     Args:
-        least_bytes: the limit of what is held for all of them together; more, as far as ``responses`` does
-            not use its own.
-        evict: called with one that is closed, and what was held for it in bytes, in responses, too.
+        least_bytes: the limit for all readers together. The unused part of the limit of ``responses`` comes
+            on top.
+        evict: called with a reader that is closed, and the bytes held for it, responses included.
     """
 
     def __init__(
@@ -149,45 +149,45 @@ class Backlogs(Generic[ReaderT]):
         self._responses = responses
         self._evict = evict
         self._behind: dict[ReaderT, Backlog] = {}
-        """Those that are behind for longest first."""
+        """The readers that are behind for longest come first."""
         self._is_relieved_soon = False
         self.total_bytes = 0
-        """Not less than what is held."""
+        """An upper bound of the memory that is held."""
 
     def __contains__(self, reader: ReaderT) -> bool:
         return reader in self._behind
 
     @property
     def limit_bytes(self) -> int:
-        """As it is now."""
+        """The limit at this moment."""
         return self._least_bytes + self._responses.limit_bytes - self._responses.total_bytes
 
     @property
     def share_bytes(self) -> int:
-        """What may wait for each of those that are behind."""
+        """Bytes that may wait for each reader that is behind."""
         return self.limit_bytes // max(1, len(self._behind))
 
     def begin(self, reader: ReaderT) -> None:
-        """It is behind."""
+        """Note that a reader fell behind."""
         self._behind.setdefault(reader, Backlog(self._loop.time()))
         self.note(reader, 0)
 
     def note(self, reader: ReaderT, read_bytes: int) -> None:
-        """More was written to a reader that is behind, out of a read of ``read_bytes``."""
+        """Note that bytes from a read of ``read_bytes`` were written to a reader that is behind."""
         backlog = self._behind[reader]
         backlog.longest_bytes = max(backlog.longest_bytes, read_bytes)
         backlog.written_bytes += read_bytes
         self._measure(reader, backlog)
-        self.look()
+        self.check()
 
-    def look(self) -> None:
-        """Close some soon where too much is held: the one that is written to just now must not be closed."""
+    def check(self) -> None:
+        """Schedule the closing of readers when too much is held; the current reader must not close now."""
         if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
             self._is_relieved_soon = True
             self._loop.call_soon(self._relieve)
 
     def end(self, reader: ReaderT) -> None:
-        """It has caught up, or is gone."""
+        """Note that a reader has caught up, or was closed."""
         backlog = self._behind.pop(reader, None)
         if backlog is not None:
             self.total_bytes -= backlog.held_bytes
@@ -195,14 +195,14 @@ class Backlogs(Generic[ReaderT]):
     def _relieve(self) -> None:
         try:
             self._relieve_once()
-        finally:  # not before: closing a reader that holds a response calls `look`
+        finally:  # not earlier: closing a reader that holds a response calls `check`
             self._is_relieved_soon = self.total_bytes > self.limit_bytes
             if self._is_relieved_soon:
                 self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
 
     def _relieve_once(self) -> None:
         by_source: dict[str, int] = {}
-        for reader, backlog in self._behind.items():  # what was noted may have been read meanwhile
+        for reader, backlog in self._behind.items():  # readers may have caught up since the last measurement
             self._measure(reader, backlog)
             by_source[reader.source] = by_source.get(reader.source, 0) + backlog.held_bytes
         if self.total_bytes <= self.limit_bytes:
@@ -215,11 +215,11 @@ class Backlogs(Generic[ReaderT]):
             while self._is_above() and (mine := self._of_source(greatest)):
                 self._close(mine)
         else:
-            before_s = self._loop.time() - GRACE_S
+            before_s = self._loop.time() - READER_GRACE_S
             self._close([each for each, backlog in self._behind.items() if backlog.since_s <= before_s])
 
     def _of_source(self, source: str) -> list[ReaderT]:
-        """Those with a response, and of the others the half that is behind for longer."""
+        """Return the readers with a response, and of the others the half that fell behind first."""
         holders = [each for each, _ in self._responses.items() if each.source == source]
         known = set(holders)
         behind = [each for each in self._behind if each.source == source and each not in known]
@@ -229,7 +229,7 @@ class Backlogs(Generic[ReaderT]):
         return self.total_bytes > self.limit_bytes * RELIEF_SHARE
 
     def _close(self, readers: list[ReaderT]) -> None:
-        """Close some of these, the greatest first, until it is enough."""
+        """Close some of these readers, the greatest first, until enough memory is free."""
         for reader in sorted(readers, key=self._held_bytes, reverse=True):
             if not self._is_above():
                 return
@@ -246,11 +246,11 @@ class Backlogs(Generic[ReaderT]):
         backlog.held_bytes = held_bytes
 
     def _held_bytes(self, reader: ReaderT) -> int:
-        """In responses, too."""
+        """Return the bytes held for a reader, responses included."""
         backlog = self._behind.get(reader)
         return self._responses.held_bytes(reader) + (0 if backlog is None else backlog.held_bytes)
 
 
-def most_in_flight(limit_bytes: int, clients: int) -> int:
-    """How many requests a client may have in flight, if this many clients have many."""
-    return min(MOST_IN_FLIGHT, limit_bytes // (2 * IN_FLIGHT_BYTES * max(1, clients)))
+def in_flight_limit(limit_bytes: int, clients: int) -> int:
+    """Return how many requests a client may have in flight when this many clients have many."""
+    return min(MAX_IN_FLIGHT, limit_bytes // (2 * IN_FLIGHT_BYTES * max(1, clients)))

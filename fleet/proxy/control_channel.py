@@ -1,6 +1,7 @@
-"""A worker's line to control: directories and who can be reached in, counters (when asked) and brokers out.
+"""A worker's connection to control.
 
-It outlives control processes.
+Control sends directories and which brokers are reachable. The worker sends counters, traffic and brokers. A
+channel outlives control processes: it reconnects.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from fleet.runtime.ticker import PeriodicCallback
 log = logging.getLogger(__name__)
 
 RECONNECT_S: Final = 0.1
-COUNT_EVERY_S = 30.0  # not Final: tests change it, and a compiler would write its value into the code
-"""What a worker that is killed had counted since is lost, but for what somebody had asked for."""
-PASS_EVERY_S = 1.0  # not Final, for the same reason
-AGAIN_S = 1.0  # not Final, for the same reason
-"""After which counters are sent that could not be."""
-GATHER_S: Final = 0.05
-"""Brokers seen, or lost, within this time are reported together: every client's first Metadata names all."""
+COUNTERS_INTERVAL_S = 30.0  # not Final: tests change it, and a compiler would write its value into the code
+"""The interval of counters. A killed worker loses the counts since its last message."""
+TRAFFIC_INTERVAL_S = 1.0  # not Final, for the same reason
+RESEND_COUNTERS_S = 1.0  # not Final, for the same reason
+"""How long after a failed attempt counters are sent again."""
+REPORT_DELAY_S: Final = 0.05
+"""Brokers seen or lost within this time are reported together: each client's Metadata lists all brokers."""
 
 
 class ControlChannel:
-    """Keeps connecting to control, for as long as ``run`` runs.
+    """Reconnects to control for as long as ``run`` runs.
 
     Args:
         path: the control socket.
-        hello: what to say first.
+        hello: the first message on each connection.
         apply: called with each directory, on the loop.
-        told: called with whether brokers answer, as control has found.
-        count: makes a snapshot of the counters.
-        passed: what has passed since it was asked last; None where control does not want to know.
+        on_reachable: called with broker id → whether the broker answers control.
+        snapshot: returns the counters as they are now.
+        take_traffic: returns the traffic since its last call; None when control collects no traffic.
     """
 
     def __init__(
@@ -57,89 +58,94 @@ class ControlChannel:
         path: Path,
         hello: Hello,
         apply: Callable[[Directory], None],
-        told: Callable[[Mapping[BrokerId, bool]], None],
-        count: Callable[[], WorkerCounters],
-        passed: Callable[[], TrafficMessage] | None,
+        on_reachable: Callable[[Mapping[BrokerId, bool]], None],
+        snapshot: Callable[[], WorkerCounters],
+        take_traffic: Callable[[], TrafficMessage] | None,
     ) -> None:
         self._path = path
         self._hello = hello
         self._apply = apply
-        self._told = told
-        self._count = count
-        self._passed = passed
+        self._on_reachable = on_reachable
+        self._snapshot = snapshot
+        self._take_traffic = take_traffic
         self._channel: Channel | None = None
-        self._again: asyncio.TimerHandle | None = None
-        self._seen: dict[BrokerId, Broker] = {}
-        self._wanted: set[BrokerId] = set()
-        self._lost: set[BrokerId] = set()
-        self._gathering: asyncio.TimerHandle | None = None
+        self._resend_timer: asyncio.TimerHandle | None = None
+        self._seen_brokers: dict[BrokerId, Broker] = {}
+        self._unknown_brokers: set[BrokerId] = set()
+        self._lost_brokers: set[BrokerId] = set()
+        self._report_timer: asyncio.TimerHandle | None = None
         self.first_directory = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow control for ever."""
+        """Receive messages from control, forever."""
         while True:
             await self._follow_once()
             await asyncio.sleep(RECONNECT_S)
 
-    def tell_regularly(self) -> list[PeriodicCallback]:
-        """Tell control what is counted, and what passes, until these are stopped."""
-        regular = [PeriodicCallback(COUNT_EVERY_S, self.send_counters)]
-        if self._passed is not None:
-            regular.append(PeriodicCallback(PASS_EVERY_S, partial(self._send_passed, self._passed)))
+    def start_reporting(self) -> list[PeriodicCallback]:
+        """Send counters and traffic to control at intervals, until the returned callbacks are stopped."""
+        regular = [PeriodicCallback(COUNTERS_INTERVAL_S, self.send_counters)]
+        if self._take_traffic is not None:
+            regular.append(
+                PeriodicCallback(TRAFFIC_INTERVAL_S, partial(self._send_traffic, self._take_traffic))
+            )
         return regular
 
     def send_counters(self) -> None:
-        """Tell control at once: something has changed that it waits for.
+        """Send counters to control at once, because a value changed that control waits for.
 
-        Nothing is piled up for a control process that does not read, or that is not there yet: the supervisor
-        holds the socket, so connecting to nobody succeeds. It is told later.
+        Messages do not pile up for a control process that does not read, or that does not run yet. Connecting
+        succeeds without a control process, because the supervisor holds the socket. Such counters are sent
+        later.
         """
         if self._channel is None:
             return
         if not self._channel.waiting_bytes:
-            self._channel.send(CountersMessage(self._count()))
-        elif self._again is None:
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._send_again)
+            self._channel.send(CountersMessage(self._snapshot()))
+        elif self._resend_timer is None:
+            self._resend_timer = asyncio.get_running_loop().call_later(
+                RESEND_COUNTERS_S, self._resend_counters
+            )
 
-    def _send_again(self) -> None:
-        self._again = None
+    def _resend_counters(self) -> None:
+        self._resend_timer = None
         self.send_counters()
 
-    def saw(self, brokers: Iterable[Broker]) -> None:
-        """Report brokers to control, soon; to the next one, where there is none now."""
-        self._seen.update((broker.broker_id, broker) for broker in brokers)
+    def report_brokers(self, brokers: Iterable[Broker]) -> None:
+        """Report brokers to control soon; without a control process, report them to the next one."""
+        self._seen_brokers.update((broker.broker_id, broker) for broker in brokers)
         self._report_soon()
 
-    def want(self, broker_id: BrokerId) -> None:
-        """Report a broker that clients wait for, because nobody knows where it is."""
-        self._wanted.add(broker_id)
+    def report_unknown_broker(self, broker_id: BrokerId) -> None:
+        """Report a broker that clients wait for, because its address is unknown."""
+        self._unknown_brokers.add(broker_id)
         self._report_soon()
 
-    def lost(self, broker_id: BrokerId) -> None:
-        """Report a broker that did not take a connection, or has ended one."""
-        self._lost.add(broker_id)
+    def report_lost_broker(self, broker_id: BrokerId) -> None:
+        """Report a broker that did not accept a connection, or that closed one."""
+        self._lost_brokers.add(broker_id)
         self._report_soon()
 
     def _report_soon(self) -> None:
-        if self._gathering is None and (self._seen or self._wanted or self._lost):
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._report)
+        if self._report_timer is None and (self._seen_brokers or self._unknown_brokers or self._lost_brokers):
+            self._report_timer = asyncio.get_running_loop().call_later(REPORT_DELAY_S, self._report)
 
     def _report(self) -> None:
-        self._gathering = None
+        self._report_timer = None
         if self._channel is None:
             return
-        if self._seen or self._wanted:
-            message = BrokersSeenMessage(tuple(self._seen.values()), tuple(self._wanted))
+        if self._seen_brokers or self._unknown_brokers:
+            message = BrokersSeenMessage(tuple(self._seen_brokers.values()), tuple(self._unknown_brokers))
             if self._channel.send(message):
-                self._seen.clear()
-                self._wanted.clear()
-        if self._lost and self._channel.send(BrokersLostMessage(tuple(self._lost))):
-            self._lost.clear()
+                self._seen_brokers.clear()
+                self._unknown_brokers.clear()
+        if self._lost_brokers and self._channel.send(BrokersLostMessage(tuple(self._lost_brokers))):
+            self._lost_brokers.clear()
 
-    def _send_passed(self, passed: Callable[[], TrafficMessage]) -> None:
-        """Tell control what has passed; later, where there is none that reads."""
+    def _send_traffic(self, take_traffic: Callable[[], TrafficMessage]) -> None:
+        """Send traffic to control; skip this time when control does not read."""
         if self._channel is not None and not self._channel.waiting_bytes:
-            self._channel.send(passed())
+            self._channel.send(take_traffic())
 
     async def _follow_once(self) -> None:
         try:
@@ -157,12 +163,12 @@ class ControlChannel:
                         self.first_directory.set()
                         self.send_counters()
                     case ReachableMessage(reachable=reachable):
-                        self._told(reachable)
-                    case CountMessage():  # one at a time, so that nothing piles up
-                        channel.send(CountersMessage(self._count()))
+                        self._on_reachable(reachable)
+                    case CountMessage():  # control sends one at a time, so that messages do not pile up
+                        channel.send(CountersMessage(self._snapshot()))
         except ValueError as error:
-            log.error("control said what is not a message: %s", str(error).splitlines()[0])
+            log.error("invalid message from control: %s", str(error).splitlines()[0])
         finally:
             self._channel = None
             channel.close()
-        log.warning("control is gone; serving the directory it handed out last")
+        log.warning("lost the connection to control; serving its last directory")

@@ -1,4 +1,4 @@
-"""What one worker counts: plain integers that connections add to, and the snapshot that control is sent."""
+"""The counters of one worker: plain integers that connections add to, and the snapshot for control."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from fleet.runtime.stderr_log import dropped_lines
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
-"""One line for each reason in this time: a scanner must not fill the disk."""
+"""At most one log line for each reason in this time: a scanner must not fill the disk."""
 
 
 class Counters:
-    """Everything the connections of a worker count together.
-
-    Args:
-        wire: what the address books count.
-    """
+    """The counters that all connections of a worker share; ``wire`` are those of the address books."""
 
     def __init__(self) -> None:
         self.wire = WireCounters()
@@ -38,23 +34,23 @@ class Counters:
         self._unlogged: Counter[str] = Counter()
 
     def traffic(self, listener: str, broker_id: BrokerId) -> Traffic:
-        """Where the connections of an identity (or ``BOOTSTRAP``) at a listener count."""
+        """Return the counters for the connections of an identity (or ``BOOTSTRAP``) at a listener."""
         found = self._traffic.get((listener, broker_id))
         if found is None:
             found = self._traffic[listener, broker_id] = Traffic()
         return found
 
     def rows(self) -> tuple[TrafficRow, ...]:
-        """What has passed since the last call."""
+        """Return the traffic since the last call."""
         taken = (each.take(*key) for key, each in self._traffic.items())
         return tuple(row for row in taken if row is not None)
 
-    def rewrote(self, took_s: float) -> None:
+    def note_rewrite(self, took_s: float) -> None:
         self._rewrite_buckets[bisect_left(REWRITE_BOUNDS_S, took_s)] += 1
         self._rewrite_sum_s += took_s
 
     def refused(self, error: WireError | LimitExceeded, peer: object, now_s: float) -> None:
-        """Count a connection that is closed for an error; log it, but not each one of a flood."""
+        """Count a connection that is closed for an error; log it, unless the reason was just logged."""
         reason = error.reason
         counted = self._limited if isinstance(error, LimitExceeded) else self._errors
         counted[reason] += 1
@@ -70,7 +66,7 @@ class Counters:
     def snapshot(
         self, upstream_up: Mapping[BrokerId, bool], generation: int, revision: int, draining: bool
     ) -> WorkerCounters:
-        """The counters as they are now."""
+        """Return the counters as they are now."""
         to_broker: dict[BrokerId, int] = {}
         to_client: dict[BrokerId, int] = {}
         connections: dict[BrokerId, int] = {}

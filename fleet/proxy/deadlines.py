@@ -1,4 +1,4 @@
-"""Time limits of many things that may all take equally long."""
+"""Time limits for many things with the same duration."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ ThingT = TypeVar("ThingT")
 
 
 class Deadlines(Generic[ThingT]):
-    """One timer serves all of them: most are done before it is due.
+    """Time limits that share one timer, because most things end before the timer is due.
 
     Args:
-        limit_s: how long each may take.
-        over: called with each that is not done by then.
+        limit_s: how long each thing may take.
+        on_expired: called with each thing that has not ended by then.
     """
 
-    def __init__(self, limit_s: float, over: Callable[[ThingT], object]) -> None:
+    def __init__(self, limit_s: float, on_expired: Callable[[ThingT], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit_s = limit_s
-        self._over = over
+        self._on_expired = on_expired
         self._due_s: dict[ThingT, float] = {}
-        """The oldest first."""
-        self._timed = False
+        """Thing → when its time is over; the oldest comes first."""
+        self._has_timer = False
 
     def __len__(self) -> int:
         return len(self._due_s)
 
     def begin(self, thing: ThingT) -> None:
-        """Have its time run from now on; it must not be under way."""
+        """Start the time limit of a thing, which must not be running."""
         self._due_s[thing] = self._loop.time() + self._limit_s
-        if not self._timed:
-            self._look_later(self._limit_s)
+        if not self._has_timer:
+            self._check_later(self._limit_s)
 
-    def done(self, thing: ThingT) -> None:
-        """It is over, or was never begun."""
+    def end(self, thing: ThingT) -> None:
+        """Stop the time limit of a thing; does nothing if none is running."""
         self._due_s.pop(thing, None)
 
-    def _look_later(self, delay_s: float) -> None:
-        self._timed = True
-        self._loop.call_later(delay_s, self._look)
+    def _check_later(self, delay_s: float) -> None:
+        self._has_timer = True
+        self._loop.call_later(delay_s, self._check)
 
-    def _look(self) -> None:
-        self._timed = False
+    def _check(self) -> None:
+        self._has_timer = False
         now_s = self._loop.time()
         while self._due_s:
             thing, due_s = next(iter(self._due_s.items()))
             if due_s > now_s:
-                self._look_later(due_s - now_s)
+                self._check_later(due_s - now_s)
                 return
             del self._due_s[thing]
-            self._over(thing)
+            self._on_expired(thing)

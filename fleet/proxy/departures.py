@@ -1,8 +1,9 @@
-"""Connections that leave a member, one after the other, and those of one librdkafka client together.
+"""Connections that leave a member, one after the other; those of one librdkafka client leave together.
 
-librdkafka drops a connection, whatever is in flight on it, when Metadata has another address for its broker;
-and it asks for Metadata when the first of its connections ends. So where several of its brokers move, none of
-its connections may end before all of them may. Other clients keep what they have (ADR 40).
+When Metadata has a new address for a broker, librdkafka drops the connection to the broker, with all requests
+in flight. And librdkafka requests Metadata when the first of its connections ends. So when several of its
+brokers move, none of its connections may end before all of them may. Other clients keep their connections
+(ADR 40).
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Final, Generic, Protocol, TypeVar
 from fleet.core.model import BrokerId
 from fleet.proxy.session import Session
 
-MOST: Final = 32
-"""How many connections with one host and client id leave together: they all reconnect at once. Where there
-are more they are several clients, and one connection to each broker leaves at a time, the oldest ones first:
-a client makes its connections at about the same time."""
+MAX_PARTY_CONNECTIONS: Final = 32
+"""How many connections with one host and client id leave together: all of them reconnect at once. More
+connections belong to several clients. Then one connection to each broker leaves at a time, the oldest first,
+because a client opens its connections at about the same time."""
 
 
 class Leaver(Hashable, Protocol):
-    """A connection."""
+    """The part of a connection that ``Departures`` and ``Party`` need."""
 
     session: Session
     broker_id: BrokerId | None
@@ -29,48 +30,48 @@ class Leaver(Hashable, Protocol):
     party: Party | None
 
     @property
-    def may_leave(self) -> bool:
-        """Whether nothing is cut off where it leaves now; also where it has left."""
+    def can_leave(self) -> bool:
+        """Whether the connection can leave now without cutting off a request; True after it has left."""
 
     def leave(self) -> None:
-        """Leave now, once."""
+        """Leave now; does nothing the second time."""
 
     def advance(self) -> None:
-        """Leave where this is the moment."""
+        """Leave if the connection may leave now."""
 
 
 LeaverT = TypeVar("LeaverT", bound=Leaver)
 
 
 class Departures(Generic[LeaverT]):
-    """Connections that wait for their turn to leave. Clients take turns in the order in which they came."""
+    """Connections that wait for their turn to leave. Clients take turns in order of arrival."""
 
     def __init__(self) -> None:
-        # Of a plain dictionary the first key is found ever more slowly, the more before it are deleted.
+        # In a plain dictionary, finding the first key gets slower with each deleted key before it.
         self._clients: OrderedDict[Hashable, dict[BrokerId | None, OrderedDict[LeaverT, None]]] = (
             OrderedDict()
         )
-        """By client, or by itself where a connection leaves alone; then by broker, the oldest one first."""
+        """Client (or the connection itself, if it leaves alone) → broker → connections, the oldest first."""
 
     def __len__(self) -> int:
-        """How many turns wait, at least."""
+        """Number of clients that wait, a lower bound of the number of turns."""
         return len(self._clients)
 
     def add(self, connections: Iterable[LeaverT]) -> None:
-        """Have connections leave; those that wait keep their turn, and theirs is that of their client."""
+        """Add connections that have to leave; a client that waits already keeps its turn for all of them."""
         for each in sorted(connections, key=_since_s):
             session = each.session
-            alone = not session.drops_moved or session.coordinates
+            alone = not session.drops_moved or session.is_group_member
             client: Hashable = each if alone else session.client_key
             by_broker = self._clients.setdefault(client, {})
             by_broker.setdefault(each.broker_id, OrderedDict())[each] = None
 
     def take(self) -> list[LeaverT]:
-        """Whose turn it is: connections that are to leave together. None where nobody waits."""
+        """Return the connections whose turn it is, which leave together; empty when none waits."""
         if not self._clients:
             return []
         client, by_broker = self._clients.popitem(last=False)
-        if len(by_broker) > 1 and sum(map(len, by_broker.values())) <= MOST:
+        if len(by_broker) > 1 and sum(map(len, by_broker.values())) <= MAX_PARTY_CONNECTIONS:
             return [each for connections in by_broker.values() for each in connections]
         together = [connections.popitem(last=False)[0] for connections in by_broker.values()]
         left = {broker_id: connections for broker_id, connections in by_broker.items() if connections}
@@ -84,9 +85,9 @@ def _since_s(connection: Leaver) -> float:
 
 
 class Party:
-    """Some connections that are all to leave at a moment when each of them may.
+    """Connections that leave together, at a moment when each of them may leave.
 
-    A connection that turns out to be a consumer's leaves by itself: its client is another one with the same
+    A connection that proves to be a consumer's leaves by itself. It belongs to another client with the same
     host and id, and a request for records may wait for half a second.
 
     Args: connections: none of them has left, and none is in a party.
@@ -100,37 +101,37 @@ class Party:
             self.add(each)
 
     def add(self, connection: Leaver) -> None:
-        """Have one more leave with them."""
+        """Add a connection to the party."""
         self._connections.append(connection)
         connection.party = self
 
     def advance(self, connection: Leaver) -> None:
-        """Something has happened to one of them."""
+        """Leave if all connections may; called when the state of one of them has changed."""
         session = connection.session
-        if session.fetches or session.coordinates:
+        if session.has_fetched or session.is_group_member:
             self.drop(connection)
             connection.advance()
-        elif connection.may_leave:
-            self._look()
+        elif connection.can_leave:
+            self._leave_if_ready()
 
     def drop(self, connection: Leaver) -> None:
-        """Wait for one of them no longer."""
+        """Remove a connection from the party; the others no longer wait for it."""
         if connection.party is self:
             self._connections.remove(connection)
             connection.party = None
-            self._look()
+            self._leave_if_ready()
 
     def end(self) -> None:
-        """Let each of them leave by itself: those that are ready must not wait for a slow one for long."""
+        """Dissolve the party: each connection leaves by itself, so that none waits long for a slow one."""
         connections, self._connections = self._connections, []
         for each in connections:
             each.party = None
             each.advance()
 
-    def _look(self) -> None:
+    def _leave_if_ready(self) -> None:
         connections = self._connections
         for place, each in enumerate(connections):
-            if not each.may_leave:  # it may be the same again the next time
+            if not each.can_leave:  # check this connection first the next time: it is likely the last again
                 connections[0], connections[place] = each, connections[0]
                 return
         self._connections = []

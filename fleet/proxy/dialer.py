@@ -1,4 +1,4 @@
-"""Dials a broker for each client that has something for one: a task, and no timer, for each."""
+"""Connects each client that sends a request for a broker to one: a task, and no timer, for each client."""
 
 from __future__ import annotations
 
@@ -15,63 +15,62 @@ from fleet.proxy.brokers import Candidate, Upstreams
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.host import State
-from fleet.proxy.tls_transport import TlsRoom, TlsTransport
-from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
-from fleet.tls.brokers import NOT_REACHED, explain_dial
+from fleet.proxy.tls_transport import SharedTls, TlsTransport
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver, connect
+from fleet.tls.brokers import DIAL_ERRORS, explain_dial
 
 log = logging.getLogger(__name__)
 
 DIAL_ROUNDS: Final = 2
-"""How many brokers in turn may be silent before a bootstrap connection is given up."""
+"""How many brokers in a row may be silent before the dialer gives up a bootstrap connection."""
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Bytes received from all clients that wait for brokers without a known address. Above the limit, the next
+client is closed."""
 
 
-MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""Received from all clients that wait for brokers that nobody knows yet. More clients are closed."""
-
-
-class Dialler:
+class Dialer:
     """The connections of one worker that wait for a broker.
 
     Args:
-        upstreams: where brokers are, and which of them to try.
-        context: called for the TLS to speak to brokers, None where that is plaintext.
-        room: of the worker.
-        timeout_s: how long one broker may take to be connected, its TLS handshake included.
-        lost: told of each identity whose broker was not reached.
-        wanted: told of each identity that a client waits for, because nobody knows where its broker is.
+        upstreams: the addresses of brokers, and which brokers to try.
+        context: returns the TLS context for brokers; None for plaintext.
+        shared_tls: the worker's.
+        timeout_s: the time limit for connecting to one broker, TLS handshake included.
+        on_lost: called with each identity whose broker could not be reached.
+        on_unknown: called with each identity that a client waits for because its broker has no known address.
     """
 
     def __init__(
         self,
         upstreams: Upstreams,
         context: Callable[[], ssl.SSLContext] | None,
-        room: TlsRoom,
+        shared_tls: SharedTls,
         timeout_s: float,
-        lost: Callable[[BrokerId], None],
-        wanted: Callable[[BrokerId], None],
+        on_lost: Callable[[BrokerId], None],
+        on_unknown: Callable[[BrokerId], None],
     ) -> None:
         self._upstreams = upstreams
         self._context = context
-        self._room = room
+        self._shared_tls = shared_tls
         self._timeout_s = timeout_s
-        self._lost = lost
-        self._wanted = wanted
+        self._on_lost = on_lost
+        self._on_unknown = on_unknown
         self._unknown: dict[BrokerId, asyncio.Event] = {}
-        """Brokers that clients wait for: set once it is known where each is."""
+        """Broker without a known address → event that is set once the address is known."""
         self._waiting_bytes = 0
-        self._resolver = Resolver(NAMES_KEPT_S)
+        self._resolver = Resolver(NAME_CACHE_S)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
-        self._attempts = Deadlines(timeout_s, self._end_late)
-        self._late: set[ClientConnection] = set()
+        self._attempts = Deadlines(timeout_s, self._cancel_attempt)
+        self._timed_out: set[ClientConnection] = set()
         self.connect = self._connect
 
     def dial(self, connection: ClientConnection) -> None:
-        """Have it joined by a broker's connection, or told that no broker can be reached."""
+        """Connect a client to a broker, or close the client when no broker can be reached."""
         self._tasks[connection] = self._loop.create_task(self._dial(connection))
 
     def give_up(self, connection: ClientConnection) -> None:
-        """It has ended."""
+        """Stop dialing for a client connection that has ended."""
         task = self._tasks.pop(connection, None)
         if task is not None:
             task.cancel()
@@ -80,13 +79,13 @@ class Dialler:
         for connection in list(self._tasks):
             self.give_up(connection)
 
-    def look_again(self) -> None:
-        """More brokers may be known: go on with the clients that wait for these."""
+    def retry_unknown(self) -> None:
+        """Continue with the clients whose brokers have a known address now."""
         for broker_id in [each for each in self._unknown if self._upstreams.broker(each) is not None]:
             self._unknown.pop(broker_id).set()
 
     async def _dial(self, connection: ClientConnection) -> None:
-        """Try one broker after the other. All in one coroutine: every turn goes through each."""
+        """Try one broker after the other, in one coroutine: each turn of the loop resumes all nested ones."""
         try:
             began_s = time.monotonic()
             candidates = self._candidates(connection, began_s)
@@ -96,19 +95,19 @@ class Dialler:
             for candidate in candidates:
                 now_s = time.monotonic()
                 if now_s >= began_s + DIAL_ROUNDS * self._timeout_s:
-                    break  # the client has better proxies to try
+                    break  # the client had better try another proxy
                 if not self._upstreams.admits(candidate, now_s):
                     continue
                 self._attempts.begin(connection)
                 try:
                     await self.connect(connection, candidate)
-                except NOT_REACHED as error:
-                    self._failed(connection, candidate, error)
+                except DIAL_ERRORS as error:
+                    self._note_failure(connection, candidate, error)
                 except asyncio.CancelledError:
-                    if not self._was_late(connection):
+                    if not self._take_timeout(connection):
                         self._upstreams.given_up(candidate)
                         raise
-                    self._failed(connection, candidate, TimeoutError())
+                    self._note_failure(connection, candidate, TimeoutError())
                 except BaseException:
                     self._upstreams.given_up(candidate)
                     raise
@@ -116,26 +115,26 @@ class Dialler:
                     self._upstreams.succeeded(candidate)
                     return
                 finally:
-                    if self._late:
-                        self._late.discard(connection)
-                    self._attempts.done(connection)
+                    if self._timed_out:
+                        self._timed_out.discard(connection)
+                    self._attempts.end(connection)
                 if connection.state is State.JOINED:
                     return
             connection.broker_unreachable()
         except Exception:
-            log.exception("dialling a broker failed")
+            log.exception("dialing a broker failed")
             connection.broker_unreachable()
         finally:
             self._tasks.pop(connection, None)
 
     async def _await_broker(self, connection: ClientConnection, broker_id: BrokerId) -> list[Candidate]:
-        """Wait until discovery knows where a broker is, for as long as a dial may take.
+        """Wait until discovery finds a broker's address, for as long as a dial may take.
 
-        Returns: where to dial; empty where discovery does not know, or too many clients wait.
+        Returns: the candidates to dial; empty if discovery did not find the broker, or too many clients wait.
         """
-        self._wanted(broker_id)
+        self._on_unknown(broker_id)
         size_bytes = connection.wait_for_broker()
-        if self._waiting_bytes + size_bytes > MOST_WAITING_BYTES:
+        if self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
             return []
         self._waiting_bytes += size_bytes
         known = self._unknown.setdefault(broker_id, asyncio.Event())
@@ -143,12 +142,12 @@ class Dialler:
         try:
             await known.wait()
         except asyncio.CancelledError:
-            if not self._was_late(connection):
+            if not self._take_timeout(connection):
                 raise
         finally:
             self._waiting_bytes -= size_bytes
-            self._late.discard(connection)
-            self._attempts.done(connection)
+            self._timed_out.discard(connection)
+            self._attempts.end(connection)
         return self._candidates(connection, time.monotonic())
 
     def _candidates(self, connection: ClientConnection, now_s: float) -> list[Candidate]:
@@ -158,7 +157,7 @@ class Dialler:
         return [] if known is None else [known]
 
     def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:
-        """Raises, when awaited: what connecting raises."""
+        """Connect to one candidate. Raises, when awaited: the errors of connecting."""
         if self._context is None:
             return self._open(connection.broker_side, candidate)
         return self._secure(connection, candidate, self._context())
@@ -167,50 +166,50 @@ class Dialler:
         self, connection: ClientConnection, candidate: Candidate, context: ssl.SSLContext
     ) -> None:
         name = candidate.endpoint.tls_name
-        transport = TlsTransport(self._room, context, lambda _: connection.broker_side(), name)
+        transport = TlsTransport(self._shared_tls, context, lambda _: connection.broker_side(), name)
         await self._open(lambda: transport, candidate)
         await transport.handshake()
 
     def _open(self, protocol: Callable[[], asyncio.BaseProtocol], candidate: Candidate) -> Awaitable[object]:
-        at = candidate.endpoint
+        endpoint = candidate.endpoint
         if candidate.is_ipv4:
-            return self._loop.create_connection(protocol, at.host, at.port)
-        addresses = self._resolver.known(at)
+            return self._loop.create_connection(protocol, endpoint.host, endpoint.port)
+        addresses = self._resolver.cached(endpoint)
         if addresses is not None and len(addresses) == 1:
             only = addresses[0]
-            if only[0] == AF_INET:  # the loop does it at less cost
+            if only[0] == AF_INET:  # the loop connects by address at less cost
                 return self._loop.create_connection(protocol, only[4][0], only[4][1])
-        return self._open_by_name(protocol, at)
+        return self._open_by_name(protocol, endpoint)
 
-    async def _open_by_name(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> None:
-        sock = await connect(await self._resolver.find(at, self._timeout_s))
+    async def _open_by_name(self, protocol: Callable[[], asyncio.BaseProtocol], endpoint: Endpoint) -> None:
+        sock = await connect(await self._resolver.find(endpoint, self._timeout_s))
         try:
             await self._loop.create_connection(protocol, sock=sock)
         except BaseException:
             sock.close()
             raise
 
-    def _was_late(self, connection: ClientConnection) -> bool:
-        """Whether an attempt was cancelled because it took too long; if so, the task goes on."""
+    def _take_timeout(self, connection: ClientConnection) -> bool:
+        """Whether the attempt was cancelled because it took too long; if so, let the task continue."""
         task = self._tasks.get(connection)
-        if connection not in self._late or task is None:
+        if connection not in self._timed_out or task is None:
             return False
         task.uncancel()
         return True
 
-    def _failed(self, connection: ClientConnection, candidate: Candidate, error: Exception) -> None:
-        if connection.state is State.JOINED:  # it was late, and in the same turn a broker had it
+    def _note_failure(self, connection: ClientConnection, candidate: Candidate, error: Exception) -> None:
+        if connection.state is State.JOINED:  # the broker was connected in the turn of the time-out
             self._upstreams.succeeded(candidate)
             return
         self._resolver.forget(candidate.endpoint)
         if candidate.broker_id is not None:
-            self._lost(candidate.broker_id)
+            self._on_lost(candidate.broker_id)
         if self._upstreams.failed(candidate, time.monotonic()):
             why = explain_dial(error)
             log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
 
-    def _end_late(self, connection: ClientConnection) -> None:
+    def _cancel_attempt(self, connection: ClientConnection) -> None:
         task = self._tasks.get(connection)
         if task is not None:
-            self._late.add(connection)
+            self._timed_out.add(connection)
             task.cancel()

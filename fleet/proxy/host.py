@@ -1,4 +1,4 @@
-"""What the two sides of a connection share: its state, and what they need of their worker."""
+"""Shared by the two sides of a connection: its state, and the interface of their worker."""
 
 from __future__ import annotations
 
@@ -19,59 +19,62 @@ if TYPE_CHECKING:
 
 
 BODY_PASSES: Final = 1
-"""Why a client is not read from: the kernel does. A bit, beside those of ``connection``."""
+"""Reason to pause reading from a client: the kernel passes a body. A bit next to those of ``connection``."""
 
 
 class Host(Protocol):
-    """What a connection needs of its worker."""
+    """The part of a worker that its connections need."""
 
     write_buffer_bytes: int
     backlogs: Backlogs[ClientConnection]
     responses: MemoryBudget[ClientConnection]
-    """That are held because they have to be seen whole."""
+    """Responses that are held because they must be complete before patching."""
     requests: MemoryBudget[ClientConnection]
-    """In flight, of clients that have many."""
+    """Requests in flight, of clients that have many."""
     turns: TurnQueue
     linger_s: float
-    """How long a goodbye may take before the connection is cut."""
+    """How long an orderly end may take before the connection is cut."""
     leaving: Deadlines[BrokerConnection]
-    """Those whose client is gone, for as long as their goodbye takes."""
+    """Broker connections whose client has left, until their orderly end is complete."""
     sampling: Sampling
     pipe: Pipe | None
-    """For large bodies; None where they are copied."""
+    """For large bodies; None if they are copied."""
 
     def opened(self, connection: ClientConnection) -> None: ...
 
     def closed(self, connection: ClientConnection) -> None: ...
 
     def dial(self, connection: ClientConnection) -> None:
-        """Connect ``connection.join`` to a broker, or call ``broker_unreachable`` or ``refuse`` of it."""
+        """Connect a broker and call ``attach_broker``, or call ``broker_unreachable`` or ``refuse``."""
 
-    def broker_gone(self, connection: ClientConnection) -> None:
-        """The broker was the first to end it."""
+    def broker_closed(self, connection: ClientConnection) -> None:
+        """The broker ended the connection first."""
 
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None: ...
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
-        """A quota of it may be used up: call ``overdraw`` and, when it is not any more, ``repaid`` of it."""
+        """A quota of the connection may be used up.
+
+        If it is, call ``hold_for_quota``, and ``release_for_quota`` once the quota has credit again.
+        """
 
     def cut(self, connection: ClientConnection) -> None:
-        """It leaves, and its client will not get every answer."""
+        """The connection leaves before its client has all responses."""
 
-    def came_back(self, connection: ClientConnection) -> None:
-        """It ``is_back``, and has sent its first request: have it `wait` where it was sent away."""
+    def client_returned(self, connection: ClientConnection) -> None:
+        """A connection that ``has_returned`` sent its first request; call `withhold_produce` if needed."""
 
     def sampled(self, connection: ClientConnection) -> None:
-        """A read of it was looked at: has ``sampling`` look again."""
+        """A read from the connection was sampled: schedule the next sample of ``sampling``."""
 
 
 class State(Enum):
     IDLE = auto()
-    DIALLING = auto()
+    DIALING = auto()
     JOINED = auto()
     LEAVING = auto()
     CLOSED = auto()
 
 
 LEAVING: Final = State.LEAVING
-"""Looking it up in the enumeration costs Python 3.11 as much as ten frames do their counting."""
+"""A look-up in the enumeration costs Python 3.11 as much as counting ten frames."""

@@ -1,4 +1,4 @@
-"""The large bodies of a client's connection that the kernel passes on, one in each direction at most."""
+"""The large bodies of a client's connection that the kernel passes on, at most one in each direction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class LargeBodies:
-    """Made with the first large body of a connection.
+    """The spliced bodies of one connection, created with its first large body.
 
-    Args: client: whose bodies they are.
+    Args: client: the connection.
     """
 
     __slots__ = ("_client", "_requests", "_responses")
@@ -28,23 +28,25 @@ class LargeBodies:
 
     @property
     def has_requests(self) -> bool:
-        """Whether something else than its transport reads from the client."""
+        """Whether the kernel, and not the transport, reads from the client."""
         return self._requests is not None
 
     @property
     def has_responses(self) -> bool:
-        """Whether something else than its transport reads from the broker."""
+        """Whether the kernel, and not the transport, reads from the broker."""
         return self._responses is not None
 
     def pass_on(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
-        """Have the kernel pass on what is left of a large body, where nothing on its way needs to see it, and
-        nothing but what has just been written waits before it.
+        """Let the kernel pass on the rest of a large body.
+
+        Does nothing if a quota or TLS must see the bytes, or if other bytes than those just written still
+        wait in the target's transport.
         """
         client, session = self._client, self._client.session
         left_bytes = session.passing_to_broker if to_broker else session.passing_to_client
-        passage = self._requests if to_broker else self._responses
-        if passage is not None:
-            passage.left_bytes = left_bytes
+        body = self._requests if to_broker else self._responses
+        if body is not None:
+            body.left_bytes = left_bytes
             return
         pipe = client.host.pipe
         if pipe is None or client.to_client_quota is not None:
@@ -61,23 +63,23 @@ class LargeBodies:
         if target.get_write_buffer_size() > written_bytes or not pipe.has_room():
             return
         try:
-            passage = SplicedBody(pipe, source, target, left_bytes, self, to_broker)
-        except OSError:  # too many files are open: it passes as a small one does
+            body = SplicedBody(pipe, source, target, left_bytes, self, to_broker)
+        except OSError:  # too many files are open: the body is copied like a small one
             return
         if to_broker:
-            self._requests = passage
+            self._requests = body
             client.hold(BODY_PASSES)
         else:
-            self._responses = passage
+            self._responses = body
             source.pause_reading()
 
     def stop(self) -> None:
-        """Have the transports read all that comes again."""
+        """Let the transports read from both sides again."""
         self.stop_requests()
         self.stop_responses()
 
     def stop_requests(self) -> None:
-        """Have the client's transport read all that comes again."""
+        """Let the client's transport read again."""
         if self._requests is not None:
             self._requests.stop()
             self._requests = None
@@ -85,26 +87,26 @@ class LargeBodies:
                 self._client.release(BODY_PASSES)
 
     def stop_responses(self) -> None:
-        """Have the broker's transport read all that comes again."""
+        """Let the broker's transport read again."""
         if self._responses is not None:
             self._responses.stop()
             self._responses = None
             if self._client.broker is not None:
                 self._client.broker.read_on()
 
-    # ---- called by what passes in the kernel
+    # ---- called by spliced bodies
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
         client = self._client
         if to_broker:
-            client.client_spoke = True
+            client.has_client_sent = True
             client.traffic.to_broker_bytes += size_bytes
             client.session.passed_to_broker(size_bytes)
         else:
-            client.broker_spoke = True
+            client.has_broker_sent = True
             client.traffic.to_client_bytes += size_bytes
             client.session.passed_to_client(size_bytes)
-        if client.alert:
+        if client.is_alert:
             client.attend(0 if to_broker else PIPE_BYTES)
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
@@ -114,11 +116,11 @@ class LargeBodies:
                 client.data_received(data)
             elif client.broker is not None:
                 client.broker.data_received(data)
-        except Exception:  # the loop closes what fails so in a transport, and not what fails here
+        except Exception:  # the loop closes a transport whose protocol fails, but does not see a failure here
             client.transport.abort()
             raise
 
-    def passage_ends(self, to_broker: bool) -> None:
+    def splice_ended(self, to_broker: bool) -> None:
         if to_broker:
             self.stop_requests()
         else:

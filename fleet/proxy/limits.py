@@ -1,4 +1,4 @@
-"""The limits of one worker: who may come in, who has to go for being late, and who is to send more slowly."""
+"""The limits of one worker: admits connections, closes late clients, and slows down clients above a quota."""
 
 from __future__ import annotations
 
@@ -9,63 +9,67 @@ from typing import Final
 
 from fleet.config.settings import MemberSettings, Settings
 from fleet.core.errors import LimitExceeded
-from fleet.proxy.admission import SILENCE_S, Admission
+from fleet.proxy.admission import MAX_SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
+from fleet.proxy.quota import MAX_DEBT_S, Quota, Quotas
 from fleet.proxy.timeouts import TimeoutPolicy
-from fleet.runtime.sockets import connections_per_worker, most_probes
+from fleet.runtime.sockets import connections_per_worker, max_probe_connections
 from fleet.runtime.ticker import PeriodicCallback
 
-_LATE: Final = 1.1
-"""A sweep may come late by a tenth of the time between two."""
-SWEPT_AT_ONCE = 256  # not Final: tests change it, and a compiler would write its value into the code
-"""Connections; then others get their turn."""
+_SWEEP_DELAY_FACTOR: Final = 1.1
+"""A sweep may be late by a tenth of the interval between two sweeps."""
+# Not Final: tests change it, and a compiler would write its value into the code.
+SWEPT_CONNECTIONS_PER_TURN = 256
+"""Connections that a sweep checks in one turn of the event loop, before other work gets its turn."""
 
-SETTLED_S = 10.0  # not Final: tests change it, and a compiler would write its value into the code
-"""After so long the kernel is asked to watch over a broker's connection: six system calls for what matters
-after minutes, and in the first seconds after a takeover there is enough to do."""
+KEEP_ALIVE_AFTER_S = 10.0  # not Final: tests change it, and a compiler would write its value into the code
+"""The age at which a broker's connection gets TCP keep-alive. Keep-alive takes six system calls and matters
+after minutes only, and the first seconds after a takeover are busy."""
 
 
 class ConnectionLimiter:
-    """Watches over the connections of one worker, which has its share of its member's limits.
+    """Enforces the limits on the connections of one worker, which has a share of its member's limits.
 
     Args:
-        settings, member: of the worker.
-        everyone: its connections as they are now.
+        settings, member: the worker's.
+        all_connections: returns the connections that are open now.
     """
 
     def __init__(
-        self, settings: Settings, member: MemberSettings, everyone: Callable[[], list[ClientConnection]]
+        self,
+        settings: Settings,
+        member: MemberSettings,
+        all_connections: Callable[[], list[ClientConnection]],
     ) -> None:
         limits = settings.limits
         per_source = limits.max_connections_per_source
-        self._everyone = everyone
-        self._patience = TimeoutPolicy(limits)
+        self._all_connections = all_connections
+        self._timeout_policy = TimeoutPolicy(limits)
         self._admission: Admission[ClientConnection] = Admission(
             connections_per_worker(settings, member),
             None if per_source is None else math.ceil(per_source / member.workers),
-            most_probes(settings, member),
-            max(SILENCE_S, self._patience.sweep_s * _LATE),
+            max_probe_connections(settings, member),
+            max(MAX_SILENCE_S, self._timeout_policy.sweep_s * _SWEEP_DELAY_FACTOR),
         )
-        self._sweeps_s = 0.0
-        self._swept_s = asyncio.get_running_loop().time()
-        self._sweeping: PeriodicCallback | None = None
-        self._sweeping_soon: PeriodicCallback | None = None
-        """While somebody is new: most connections owe nothing, and to look at them wakes up the worker."""
-        self._under_way = False
-        self._new = False
+        self._sweep_clock_s = 0.0
+        self._last_sweep_s = asyncio.get_running_loop().time()
+        self._rare_sweeps: PeriodicCallback | None = None
+        self._frequent_sweeps: PeriodicCallback | None = None
+        """Runs while there are new clients; others mostly owe nothing, and sweeps wake up the worker."""
+        self._is_sweeping = False
+        self._has_new_clients = False
         self._to_broker = Quotas(limits.to_broker_bytes_per_second, member.workers)
-        self._to_client = Quotas(limits.to_client_bytes_per_second, member.workers, LONGEST_WAIT_S)
+        self._to_client = Quotas(limits.to_client_bytes_per_second, member.workers, MAX_DEBT_S)
         self._indebted: dict[Quota, set[ClientConnection]] = {}
 
     def opened(self, connection: ClientConnection) -> None:
-        if self._to_broker.limited or self._to_client.limited:
+        if self._to_broker.is_limited or self._to_client.is_limited:
             now_s = asyncio.get_running_loop().time()
             connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
             connection.to_client_quota = self._to_client.give(connection.source, now_s)
-        self._new = True
+        self._has_new_clients = True
         self._sweep_often()
-        too_many = self._admission.enter(connection, self._sweeps_s)
+        too_many = self._admission.enter(connection, self._sweep_clock_s)
         if too_many is not None:
             refused, error = too_many
             refused.refuse(error)
@@ -77,106 +81,111 @@ class ConnectionLimiter:
                 quota.connections -= 1
 
     def ask_for_broker(self, connection: ClientConnection) -> LimitExceeded | None:
-        """Why a connection may not have one."""
+        """Admit a connection that needs a broker; returns the error if a limit is reached."""
         return self._admission.ask_for_broker(connection)
 
     def start(self) -> PeriodicCallback:
-        """Sweep until `stop`; what this gives tells of failures."""
-        self._sweeping = PeriodicCallback(self._patience.rare_sweep_s, self._sweep_rarely)
-        return self._sweeping
+        """Sweep until `stop`; failures of sweeps show in the returned callback's ``failed``."""
+        self._rare_sweeps = PeriodicCallback(self._timeout_policy.rare_sweep_s, self._sweep_rarely)
+        return self._rare_sweeps
 
     def stop(self) -> None:
-        for each in (self._sweeping, self._sweeping_soon):
+        for each in (self._rare_sweeps, self._frequent_sweeps):
             if each is not None:
                 each.stop()
 
     def _sweep_often(self) -> None:
-        """From now on, until a sweep finds nobody who is new."""
-        if self._sweeping_soon is None:
-            self._pass(asyncio.get_running_loop().time(), self._patience.rare_sweep_s)
-            self._sweeping_soon = PeriodicCallback(self._patience.sweep_s, self._sweep_soon)
+        """Sweep frequently until a sweep finds no new client."""
+        if self._frequent_sweeps is None:
+            self._advance_clock(asyncio.get_running_loop().time(), self._timeout_policy.rare_sweep_s)
+            self._frequent_sweeps = PeriodicCallback(self._timeout_policy.sweep_s, self._sweep_frequently)
 
     def _sweep_rarely(self) -> None:
-        if self._sweeping_soon is None:
-            self._sweep_again(self._patience.rare_sweep_s)
+        if self._frequent_sweeps is None:
+            self._sweep_again(self._timeout_policy.rare_sweep_s)
 
-    def _sweep_soon(self) -> None:
+    def _sweep_frequently(self) -> None:
         try:
-            self._sweep_again(self._patience.sweep_s)
+            self._sweep_again(self._timeout_policy.sweep_s)
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self._sweeping is None:
+        if self._rare_sweeps is None:
             raise error
-        self._sweeping.fail(error)
+        self._rare_sweeps.fail(error)
 
     def _sweep_again(self, every_s: float) -> None:
-        if self._under_way:
-            return  # it takes longer than the time between two, which is nobody's fault
-        self._pass(asyncio.get_running_loop().time(), every_s)
-        self.sweep(self._sweeps_s)
+        if self._is_sweeping:
+            return  # the previous sweep takes longer than the interval
+        self._advance_clock(asyncio.get_running_loop().time(), every_s)
+        self.enforce(self._sweep_clock_s)
 
-    def _pass(self, now_s: float, most_s: float) -> None:
-        """Have the sweeps' clock go on, but by hardly more than there should be between two of them."""
-        self._sweeps_s += min(now_s - self._swept_s, most_s * _LATE)
-        self._swept_s = now_s
+    def _advance_clock(self, now_s: float, most_s: float) -> None:
+        """Advance the clock of sweeps, by little more than the interval at most."""
+        self._sweep_clock_s += min(now_s - self._last_sweep_s, most_s * _SWEEP_DELAY_FACTOR)
+        self._last_sweep_s = now_s
 
-    def sweep(self, now_s: float) -> None:
-        """Close the connections that are late, some now and the others soon. ``now_s`` is the sweeps'."""
-        for silent, error in self._admission.silent(now_s):
-            silent.refuse(error)
-        self._under_way = True
-        self._new = False
-        self._look_at_some(self._everyone(), 0, now_s)
+    def enforce(self, now_s: float) -> None:
+        """Close the connections that are late, some now and the others soon.
 
-    def _look_on(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
+        Args: now_s: by the clock of sweeps.
+        """
+        for guest, error in self._admission.silent_guests(now_s):
+            guest.refuse(error)
+        self._is_sweeping = True
+        self._has_new_clients = False
+        self._check_some(self._all_connections(), 0, now_s)
+
+    def _check_more(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
         try:
-            self._look_at_some(connections, first, now_s)
+            self._check_some(connections, first, now_s)
         except Exception as error:
             self._fail(error)
 
-    def _look_at_some(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
-        loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
-        settled_s = loop.time() - SETTLED_S
+    def _check_some(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
+        loop, after = asyncio.get_running_loop(), first + SWEPT_CONNECTIONS_PER_TURN
+        settled_s = loop.time() - KEEP_ALIVE_AFTER_S
         for connection in connections[first:after]:
             limit, progress = connection.active_timeout()
-            # Other members hold connections to ask over, and are answered.
-            self._new = self._new or (limit == "first_request_timeout_s" and not progress)
-            connection.watch_broker(settled_s)
-            late = connection.watch.check(limit, progress, self._patience, now_s)
+            # Other members keep their probe connections open: these have answers, and are not new.
+            self._has_new_clients = self._has_new_clients or (
+                limit == "first_request_timeout_s" and not progress
+            )
+            connection.enable_broker_keep_alive(settled_s)
+            late = connection.timeout.check(limit, progress, self._timeout_policy, now_s)
             if late is not None:
                 connection.refuse(late)
         if after < len(connections):
-            loop.call_soon(self._look_on, connections, after, now_s)
+            loop.call_soon(self._check_more, connections, after, now_s)
             return
-        self._under_way = False
-        if self._new or self._admission.beyond:
+        self._is_sweeping = False
+        if self._has_new_clients or self._admission.over_limit_count:
             self._sweep_often()
-        elif self._sweeping_soon is not None:
-            self._sweeping_soon.stop()
-            self._sweeping_soon = None
+        elif self._frequent_sweeps is not None:
+            self._frequent_sweeps.stop()
+            self._frequent_sweeps = None
         loop_s = loop.time()
         self._to_broker.forget(loop_s)
         self._to_client.forget(loop_s)
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
-        """Have a connection wait until its source has credit again."""
+        """Pause a connection until its source has credit again."""
         loop = asyncio.get_running_loop()
         wait_s = quota.refill(loop.time())
         if not wait_s:
             return
-        connection.overdraw(quota)
+        connection.hold_for_quota(quota)
         if quota not in self._indebted:
             self._indebted[quota] = set()
-            loop.call_later(wait_s, self._repaid, quota)
+            loop.call_later(wait_s, self._release_indebted, quota)
         self._indebted[quota].add(connection)
 
-    def _repaid(self, quota: Quota) -> None:
+    def _release_indebted(self, quota: Quota) -> None:
         loop = asyncio.get_running_loop()
         wait_s = quota.refill(loop.time())
-        if wait_s:  # others of that source have spent more meanwhile
-            loop.call_later(wait_s, self._repaid, quota)
+        if wait_s:  # other connections of the source have spent more meanwhile
+            loop.call_later(wait_s, self._release_indebted, quota)
             return
         for connection in self._indebted.pop(quota):
-            connection.repaid(quota)
+            connection.release_for_quota(quota)

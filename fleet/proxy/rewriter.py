@@ -1,12 +1,12 @@
-"""Responses whose addresses are replaced.
+"""Replaces the addresses in responses.
 
-They are patched where they lie; or collected first, where they must be; or, where they have records before
-their addresses, patched at their end as they pass (see ``stream``). One with many tagged fields is walked
-through in several turns of the event loop.
+Most responses are patched in place. Some must be collected first. A response with records before its
+addresses is patched at its end while it passes (see ``streaming_patch``). A response with many tagged fields
+is scanned in several turns of the event loop.
 
-A long response that must be collected is patched in slices, of which the shell asks for one in a turn of the
-event loop. The size field comes first, so the slices are walked through twice: once to learn the size, and,
-where anything is replaced, once more to write them. So no more is held than the response itself.
+A long response that must be collected is patched in slices, one in each turn of the event loop. The size
+field comes first, so the slices are walked twice: first to compute the size, and then, if anything is
+replaced, to write them. So only the response itself is held in memory.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from fleet.proxy.wire.scan import FieldBudget
 
 METADATA: Final = 3
 DESCRIBE_CLUSTER: Final = 60
-ALIKE: Final = frozenset(
+CACHEABLE_LAYOUTS: Final = frozenset(
     index for index, api_key in enumerate(API_KEYS) if api_key in (METADATA, DESCRIBE_CLUSTER)
 )
-"""Layouts that begin with all brokers, whoever asks, and have nothing but these to be rewritten."""
+"""Layouts that begin with the list of all brokers, the same for all clients, and have no other addresses."""
 
 MAX_HEAD_BYTES: Final = 4 * 1024 * 1024
-"""How long the part of a Metadata, FindCoordinator or DescribeCluster response with the addresses may be."""
+"""The longest part with addresses of a Metadata, FindCoordinator or DescribeCluster response."""
 
 JOIN_BELOW_BYTES: Final = 16 * 1024
-"""Segments of a collected response below this size are joined when written; greater ones go as they are."""
+"""Segments of a collected response below this size are joined when written; larger ones are written alone."""
 
 AT_ONCE_BYTES = 32 * 1024  # not Final: tests change it, and a compiler would write its value into the code
-"""How much of what one read brings is collected responses that are patched at once: a millisecond."""
+"""Bytes of one read up to which collected responses are patched at once, which takes a millisecond."""
 PIECE_BYTES: Final = 64 * 1024
-"""How much of a response that was held is written in one turn. Then its client may ask for a pause."""
+"""Bytes of a held response that are written in one turn. After a piece the client may ask for a pause."""
 
-# What a rewriter has that has rewritten nothing: most never look anything up, since clients are told alike.
+# Shared by all rewriters that have not rewritten yet. Most never look up an address, thanks to cached heads.
 _NO_ADDRESSES: Final = Addresses()
-_NOTHING: Final = bytearray()
+_NOTHING_COLLECTED: Final = bytearray()
 
 
 class Rewriter:
     """Rewrites the responses of one connection.
 
-    Args: as of ``fleet.proxy.session.Session``.
+    Args: see ``fleet.proxy.session.Session``.
 
-    ``busy`` is whether a response has come in part and needs more work; ``working`` whether it needs `work`
-    before more of it is presented; ``left_bytes`` is, once it is not busy, how much of it is left and passes
-    as it is. ``client_key`` tells this client from others.
+    ``is_busy`` is whether a response has arrived in part and needs more work. ``is_working`` is whether the
+    response needs `work` before more of it is presented. Once the rewriter is not busy, ``left_bytes`` is the
+    rest of the response, which passes unchanged. ``client_key`` identifies the client.
     """
 
     __slots__ = (
@@ -68,23 +68,23 @@ class Rewriter:
         "_collected",
         "_counters",
         "_index",
+        "_known_moves",
         "_max_bytes",
         "_next_attempt_bytes",
         "_observe",
         "_sliced",
         "_source",
         "_stream",
-        "_told",
-        "busy",
         "client_key",
+        "is_busy",
+        "is_working",
         "left_bytes",
-        "working",
     )
 
     _index: int
-    """Of the layout of the response that has come in part."""
+    """Index of the layout of the response that has arrived in part."""
     _next_attempt_bytes: int
-    """How much of it has to be there before it is looked at again."""
+    """Bytes of the response that must have arrived before the next attempt to patch it."""
 
     def __init__(
         self,
@@ -102,20 +102,20 @@ class Rewriter:
         self._observe = observe
         self._book: AddressBook | None = None
         self._addresses: Addresses = _NO_ADDRESSES
-        self._collected = _NOTHING
+        self._collected = _NOTHING_COLLECTED
         self._stream: Stream | None = None
-        self._told: dict[BrokerId, int] | None = None
+        self._known_moves: dict[BrokerId, int] | None = None
         self._sliced: SlicedPatch | None = None
         self._budget: FieldBudget | None = None
-        """None up to the first response that is walked through."""
+        """None until the first response that is scanned."""
         self.client_key = client_key
-        self.busy = False
-        self.working = False
+        self.is_busy = False
+        self.is_working = False
         self.left_bytes = 0
 
     @property
     def held_bytes(self) -> int:
-        """How much memory is held for a response, or will be before it is looked at the next time."""
+        """Memory that is held for a response, or will be before the next attempt to patch it."""
         if not self._collected:
             return 0
         layout = LAYOUTS[self._index]
@@ -125,25 +125,25 @@ class Rewriter:
 
     @property
     def remembers_coordinators(self) -> bool:
-        return self._told is not None
+        return self._known_moves is not None
 
     def remember_coordinators(self) -> None:
-        """The client keeps the address of a coordinator, and has to be told where that has changed."""
-        if self._told is None:
-            self._told = {}
+        """Note that the client keeps a coordinator's address, and needs a report when the address changes."""
+        if self._known_moves is None:
+            self._known_moves = {}
 
     def rewrite(self, index: int, data: bytes, run: int, pos: int, after: int, end: int, write: Write) -> int:
         """Patch the response at ``pos``, as far as it has arrived, or begin to collect it.
 
-        Args:    index: into LAYOUTS; run: from where bytes are still to be written; after: where the response
-                 ends; end: where ends what has arrived.
-        Returns: from where bytes are still to be written now.
+        Args:    index: into LAYOUTS; run: start of the bytes that are not written yet; after: end of the
+                 response; end: end of the bytes that have arrived.
+        Returns: the new start of the bytes that are not written yet.
         Raises:  WireError: the response cannot be made safe.
         """
         head = self._source.book.heads.get(index)
         if head is not None:
-            stop, mark = min(after, end), pos + 8 + len(head.found)
-            if mark <= stop and _is_at(data, pos + 8, mark, head.found):
+            stop, mark = min(after, end), pos + 8 + len(head.original)
+            if mark <= stop and _has_prefix_at(data, pos + 8, mark, head.original):
                 if pos > run:
                     self._write_before(memoryview(data), run, pos, write)
                 try:
@@ -151,8 +151,8 @@ class Rewriter:
                 except OverflowError:
                     known = LAYOUTS[index]
                     assert known is not None
-                    raise _too_long(known.name, after - pos) from None
-                small = stop - mark < JOIN_BELOW_BYTES  # then a slice is as cheap as a view of it
+                    raise _oversize_error(known.name, after - pos) from None
+                small = stop - mark < JOIN_BELOW_BYTES  # then a copy is as cheap as a view
                 rest = data[mark:stop] if small else memoryview(data)[mark:stop]
                 write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))
                 self._counters.rewritten[API_KEYS[index]] += 1
@@ -168,11 +168,11 @@ class Rewriter:
             run = stream.receive(view, run, pos, end, write)
             if stream.left_bytes:
                 self._stream = stream
-                self.busy = True
-                self.working = stream.pauses
+                self.is_busy = True
+                self.is_working = stream.is_paused
             return run
         complete = after <= end
-        # From the beginning of what has arrived: a read may bring many responses, each of them short.
+        # Measured from the beginning of the read, which may bring many responses, each of them short.
         in_slices = layout.slices is not None and after > AT_ONCE_BYTES
         if layout.whole:
             self._check_size(layout, after - pos)
@@ -188,7 +188,7 @@ class Rewriter:
             self._collected = bytearray(frame)
             self._index = index
             self._next_attempt_bytes = 2 * len(frame)
-            self.busy = True
+            self.is_busy = True
             if complete:
                 self._begin_slices()
         else:
@@ -196,27 +196,30 @@ class Rewriter:
         return pos + len(frame)
 
     def _check_size(self, layout: Layout, frame_bytes: int) -> None:
-        """Raises: OversizeFrame: so long a response is not held, or there are no slices of it."""
+        """Check the size of a response that must be held.
+
+        Raises: OversizeFrame: the response is above the limit, or too long to be patched without slices.
+        """
         limit_bytes = self._max_bytes
         if layout.slices is None and limit_bytes > AT_ONCE_BYTES:
             limit_bytes = AT_ONCE_BYTES
         if frame_bytes > limit_bytes:
             detail = f"{layout.name} response of {frame_bytes} bytes is above {limit_bytes}"
             if layout.slices is not None:
-                detail += ": ask for less at once, or raise limits.max_patched_response_bytes"
+                detail += "; request less at once, or raise limits.max_patched_response_bytes"
             raise OversizeFrame("broker", detail)
 
     def _write_before(self, view: memoryview, run: int, pos: int, write: Write) -> None:
-        """Write what was read before a response that does not stay as it is."""
+        """Write the bytes before a response that changes."""
         if pos > run:
-            # A slice holds on to all that was read, of which a write buffer counts the slice alone.
+            # A view keeps the whole read in memory, but a write buffer counts only the view's own bytes.
             before = view[run:pos]
             write(bytes(before) if len(before) < JOIN_BELOW_BYTES else before)
 
-    def go_on(self, view: memoryview, start: int, end: int, write: Write) -> int:
-        """Take more of the response that has come in part.
+    def continue_response(self, view: memoryview, start: int, end: int, write: Write) -> int:
+        """Take more of the response that has arrived in part.
 
-        Returns: up to where ``view`` was taken.
+        Returns: the end of the bytes taken from ``view``.
         Raises:  WireError: the response cannot be made safe.
         """
         stream = self._stream
@@ -224,15 +227,15 @@ class Rewriter:
             return self._collect(view, start, end, write)
         after = start + stream.left_bytes
         taken = stream.receive(view, start, start, end, write)
-        self.working = stream.pauses
+        self.is_working = stream.is_paused
         if not stream.left_bytes:
             self._stream = None
-            self.busy = False
+            self.is_busy = False
             self.left_bytes = after - taken
         return taken
 
     def _collect(self, view: memoryview, start: int, end: int, write: Write) -> int:
-        """Add to the response that is held back, and pass it on once it can be patched."""
+        """Add bytes to the collected response, and write the response once it can be patched."""
         collected = self._collected
         frame_bytes: int = 4 + read_int32(collected)[0]
         taken = min(end, start + frame_bytes - len(collected))
@@ -243,7 +246,7 @@ class Rewriter:
         if complete and layout.whole and frame_bytes > AT_ONCE_BYTES:
             self._begin_slices()
             return taken
-        # An attempt starts at the front again, so they are made at doubling sizes: byte by byte is no worse.
+        # Each attempt starts at the front, so the sizes of attempts double: single bytes cost no more then.
         if not complete and (layout.whole or len(collected) < self._next_attempt_bytes):
             return taken
         parts = self._patch(self._index, layout, memoryview(collected), frame_bytes, complete)
@@ -259,15 +262,15 @@ class Rewriter:
         return taken
 
     def _begin_slices(self) -> None:
-        """Have a response that has wholly come patched by `work`."""
+        """Let `work` patch a response that is complete."""
         layout = LAYOUTS[self._index]
         assert isinstance(layout, Layout)
         self._take_newest_book()
         self._sliced = SlicedPatch(layout, memoryview(self._collected), self._addresses)
-        self.working = True
+        self.is_working = True
 
     def work(self, write: Write) -> None:
-        """Take a step: look at a slice of the response that is held, or write one; or let a stream go on.
+        """Take a step: patch or write a slice of the held response, or let a paused stream continue.
 
         Raises: WireError: the response cannot be made safe.
         """
@@ -275,32 +278,33 @@ class Rewriter:
         if sliced is None:
             assert self._budget is not None
             self._budget.renew()
-            self.working = False
+            self.is_working = False
             return
         began_s = self._clock() if self._clock is not None else 0.0
         if sliced.step(write):
             if self._clock is not None:
                 sliced.spent_s += self._clock() - began_s
             return
-        if sliced.replaces:
+        if sliced.has_replacements:
             self._rewritten(self._index, began_s - sliced.spent_s)
         self.drop()
         self.left_bytes = 0
 
     def drop(self) -> None:
-        """Hold nothing any more."""
+        """Release the response that is held."""
         self._sliced = None
-        self.working = False
-        self._collected = _NOTHING
-        self.busy = False
+        self.is_working = False
+        self._collected = _NOTHING_COLLECTED
+        self.is_busy = False
 
     def _patch(
         self, index: int, layout: Layout, frame: memoryview, frame_bytes: int, complete: bool
     ) -> Parts | None:
-        """Rewrite one response, as far as it is there.
+        """Rewrite one response, as far as it has arrived.
 
-        Args:    frame: from its size field on; frame_bytes: how long all of it is, that field included.
-        Returns: the segments to send for ``frame``; none where it stays as it is; None where more is needed.
+        Args:    frame: the response from its size field on; frame_bytes: its length with the size field.
+        Returns: the segments to send for ``frame``; empty if nothing changes; None if more bytes are needed.
+        Raises:  WireError: the response cannot be made safe.
         """
         began_s = self._clock() if self._clock is not None else 0.0
         book = self._take_newest_book()
@@ -314,38 +318,39 @@ class Rewriter:
             return None
         if len(parts) == 1:
             return []
-        # Behind a broker that was left out, the next response may have another one, with a real address.
-        if index in ALIKE and self._addresses.left_out == left_out:
-            book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
+        # The head of a response with a skipped broker is not cached: in the next response the broker at the
+        # same place may have a real address.
+        if index in CACHEABLE_LAYOUTS and self._addresses.left_out == left_out:
+            book.cache_head(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
         try:
             parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
         except struct_error:
-            raise _too_long(layout.name, frame_bytes) from None
+            raise _oversize_error(layout.name, frame_bytes) from None
         if mark < len(frame):
             parts.append(frame[mark:])
         self._rewritten(index, began_s)
         return parts
 
-    def _rewrite_tail(self, found: memoryview) -> bytes | None:
-        """Rewrite the tail of the response that passes; see ``wire.tail.rewrite``."""
+    def _rewrite_tail(self, original: memoryview) -> bytes | None:
+        """Rewrite the tail of the response that is passing; see ``wire.tail.rewrite``."""
         layout = LAYOUTS[self._index]
         assert isinstance(layout, Streamed)
         began_s = self._clock() if self._clock is not None else 0.0
         self._take_newest_book()
         try:
-            rewritten = tail.rewrite(found, layout, self._addresses)
+            rewritten = tail.rewrite(original, layout, self._addresses)
         except OUT_OF_BYTES:
-            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(found)} bytes") from None
+            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(original)} bytes") from None
         if rewritten is not None:
             self._rewritten(self._index, began_s)
         return rewritten
 
     def _take_newest_book(self) -> AddressBook:
-        """One book for all of a response, and the newest one for each."""
+        """Switch to the newest book, which then serves the whole response."""
         book = self._source.book
         if book is not self._book:
             self._book = book
-            self._addresses = book.client(self.client_key, self._told)
+            self._addresses = book.client(self.client_key, self._known_moves)
         return book
 
     def _rewritten(self, index: int, began_s: float) -> None:
@@ -357,9 +362,9 @@ class Rewriter:
 class SlicedPatch:
     """A collected response that is patched slice by slice.
 
-    Args:    layout: one with slices; frame: all of the response, from its size field on; addresses: to write.
+    Args:    layout: one with slices; frame: the whole response, from its size field on; addresses: to write.
 
-    ``replaces`` is whether anything was replaced so far, ``spent_s`` is the caller's.
+    ``has_replacements`` is whether anything was replaced so far. The caller keeps its time in ``spent_s``.
     """
 
     __slots__ = (
@@ -371,7 +376,7 @@ class SlicedPatch:
         "_pieces",
         "_size",
         "_slices",
-        "replaces",
+        "has_replacements",
         "spent_s",
     )
 
@@ -381,24 +386,24 @@ class SlicedPatch:
         self._addresses = addresses
         self._parts: Parts = []
         self._pieces: deque[bytes | memoryview] = deque()
-        """To be written."""
+        """Pieces to write."""
         self._size = 0
         self._slices: Slices | None = self._walk()
         self._measures = True
-        self.replaces = False
+        self.has_replacements = False
         self.spent_s = 0.0
 
     def step(self, write: Write) -> bool:
-        """Look at a slice, or write a piece or two.
+        """Patch a slice, or write a few pieces.
 
         Returns: whether there is more to do.
-        Raises:  TruncatedFrame, MalformedFrame, OversizeFrame: as of ``wire.addresses.Slices``.
+        Raises:  TruncatedFrame, MalformedFrame, OversizeFrame: see ``wire.addresses.Slices``.
         """
         if self._slices is not None and not self._pieces:
-            self._look(self._slices)
+            self._take_slice(self._slices)
         written_bytes = 0
         while self._pieces and written_bytes < PIECE_BYTES:
-            # A view would hold on to all of the response for as long as the client does not read it.
+            # A view would keep the whole response in memory for as long as the client does not read it.
             piece = bytes(self._pieces.popleft())
             write(piece)
             written_bytes += len(piece)
@@ -409,7 +414,7 @@ class SlicedPatch:
         assert slices is not None
         return slices(self._frame, self._addresses, self._parts)
 
-    def _look(self, slices: Slices) -> None:
+    def _take_slice(self, slices: Slices) -> None:
         """Take the next slice."""
         parts = self._parts
         ended = False
@@ -422,50 +427,50 @@ class SlicedPatch:
             detail = f"{self._layout.name} response of {len(self._frame)} bytes"
             raise TruncatedFrame("broker", detail) from None
         if self._measures:
-            self.replaces = self.replaces or len(parts) > 1
+            self.has_replacements = self.has_replacements or len(parts) > 1
             self._size += sum(map(len, parts))
             if self._size > MAX_INT32:
-                raise _too_long(self._layout.name, len(self._frame))
+                raise _oversize_error(self._layout.name, len(self._frame))
             parts.clear()
             if ended:
                 self._measures = False
-                self._slices = self._walk() if self.replaces else None
-                if self.replaces:
+                self._slices = self._walk() if self.has_replacements else None
+                if self.has_replacements:
                     self._pieces.append(pack_int32(self._size))
                 else:
-                    self._cut(self._frame)
+                    self._queue_pieces(self._frame)
             return
         passes = parts.pop()
         if len(passes) < JOIN_BELOW_BYTES:
             self._pieces.append(b"".join((*parts, passes)))
         else:
             self._pieces.append(b"".join(parts))
-            self._cut(memoryview(passes))
+            self._queue_pieces(memoryview(passes))
         parts.clear()
         if ended:
             self._slices = None
 
-    def _cut(self, view: memoryview) -> None:
-        """Into pieces that are written one after the other."""
+    def _queue_pieces(self, view: memoryview) -> None:
+        """Queue a view in pieces that are written one after the other."""
         for begin in range(0, len(view), PIECE_BYTES):
             self._pieces.append(view[begin : begin + PIECE_BYTES])
 
 
-def _too_long(name: str, frame_bytes: int) -> OversizeFrame:
-    """A host of one byte may become one of 253, and a response 18 times as long."""
-    detail = f"{name} response of {frame_bytes} bytes is above an int32 with the fleet's addresses"
-    return OversizeFrame("broker", f"{detail}: ask for less at once, or advertise shorter names")
+def _oversize_error(name: str, frame_bytes: int) -> OversizeFrame:
+    """Return the error for a response above int32: new hosts may make a response 18 times as long."""
+    detail = f"{name} response of {frame_bytes} bytes is above int32 with the fleet's addresses"
+    return OversizeFrame("broker", f"{detail}; request less at once, or advertise shorter host names")
 
 
-def _is_at(data: bytes, pos: int, mark: int, found: bytes) -> bool:
-    """Whether that is there. A small copy is compared in less time than it takes to call a method."""
+def _has_prefix_at(data: bytes, pos: int, mark: int, original: bytes) -> bool:
+    """Whether the bytes between two positions equal ``found``; comparing a small copy beats a method call."""
     if mark - pos < JOIN_BELOW_BYTES:
-        return data[pos:mark] == found
-    return data.startswith(found, pos)
+        return data[pos:mark] == original
+    return data.startswith(original, pos)
 
 
 def _write_owned(parts: Parts, write: Write) -> None:
-    """Write the segments of a collected response: small ones joined, great ones (records) as they are."""
+    """Write the segments of a collected response: small ones joined, large ones (records) alone."""
     small: Parts = []
     for part in parts:
         if len(part) < JOIN_BELOW_BYTES:

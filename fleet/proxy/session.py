@@ -1,17 +1,17 @@
-"""One client connection between a client and a broker, sans I/O.
+"""The frames of one connection between a client and a broker, without I/O.
 
-The shell hands over what it has read, and learns what may go on: mostly the very same bytes, else parts of
-them, without a copy. Requests pass through but for their header; what is remembered of each is one number
-(see ``wire.requests``). Responses are matched to requests in order, and those that carry addresses go through
-a patching function from the generated tables. Kafka answers each request of a connection exactly once and in
-order, or closes; only Produce with acks=0 has no response. So the order alone pairs them: a correlation id,
-which the client chooses, may only contradict (ADR 32).
+The shell passes in the bytes that it has read, and learns which bytes may pass: mostly all of them, else
+parts, without a copy. Of a request only the header is parsed, and one number is remembered (see
+``wire.requests``). Responses are matched to requests in order. A response with addresses goes through a
+patching function of the generated tables. Kafka answers each request of a connection exactly once and in
+order, or closes; only Produce with acks=0 has no response. So order alone pairs responses with requests. A
+correlation id, which the client chooses, can only contradict (ADR 32).
 
-Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
-more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
-first byte can leave, for its size changes and its last address is at its end (a long one is then patched in
-slices); and the head of a Metadata response whose brokers have not all arrived. Of a Fetch or ShareFetch
-response the end alone is (``stream``).
+Requests are never buffered here: the shell keeps an incomplete header and presents it again with more bytes.
+Responses are buffered in two cases (see ``rewriter``). A response with a changing size and an address near
+its end must be complete before its first byte can pass; a long one is then patched in slices. And the head of
+a Metadata response is buffered until all brokers have arrived. Of a Fetch or ShareFetch response only the
+end is buffered (see ``streaming_patch``).
 """
 
 from __future__ import annotations
@@ -32,22 +32,28 @@ from fleet.core.errors import (
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.streaming_patch import Write
-from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, SASL_HANDSHAKE, error_reply, software_name
+from fleet.proxy.wire.api_versions import (
+    API_VERSIONS,
+    PRODUCE,
+    SASL_HANDSHAKE,
+    build_error_reply,
+    read_software_name,
+)
 from fleet.proxy.wire.coordinators import keeps_coordinators
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.fetch import NO_TAGS_BYTES
-from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
+from fleet.proxy.wire.heartbeats import HEARTBEATS, build_not_coordinator
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
-from fleet.proxy.wire.produce import FIRST_IN_PLACE, REQUEST_HEADER_BYTES, Recognizer, produce_acks
+from fleet.proxy.wire.produce import FIRST_FLEXIBLE_PRODUCE, REQUEST_HEADER_BYTES, Recognizer, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
-    PLAN_TABLE,
-    PLANS,
+    RECOGNIZERS,
+    RESPONSE_LAYOUT_TABLE,
+    RESPONSE_LAYOUTS,
     UNKNOWN_API_VERSIONS,
     UNLISTED,
-    VERSIONS,
-    WITHOUT_ADDRESS,
+    VERSIONS_PER_API,
     read_request_header,
 )
 
@@ -55,52 +61,50 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 HEADER_LIMIT_BYTES: Final = 36 * 1024
-"""How much of a request may have to be read at once: 32 KiB of client id and transactional id, and more.
-
-What ``receive_from_client`` leaves unconsumed is always shorter.
-"""
+"""The longest part of a request that must be read at once: 32 KiB of client and transactional id, and more.
+Bytes that ``receive_from_client`` leaves unconsumed are always fewer."""
 
 PROBE_LIMIT_BYTES: Final = 4 * 1024
-"""Of an impossible ApiVersions request that is answered here. A longer one goes to the broker."""
-MOST_REPLIES: Final = 1024
-"""Made here of what one read brought. Members probe each other ten times a second."""
-REPORTED_ID_BYTES: Final = 256
-"""Of a client id, where it is reported. Found: control was told 32 KB of each, 2,000 of them at a time."""
+"""The longest ApiVersions request of an unknown version that is answered here and not by the broker."""
+MAX_REPLIES_PER_READ: Final = 1024
+"""Local replies to the requests of one read. Members probe each other ten times a second."""
+MAX_REPORTED_CLIENT_ID_BYTES: Final = 256
+"""The reported part of a client id. Found: control received 32 KB for each of 2,000 client ids at a time."""
 MANY_IN_FLIGHT: Final = 256
-"""Requests in flight from which on they count with those of all clients; each takes 40 bytes here."""
+"""Requests in flight above which the worker limits them with those of all clients; each takes 40 bytes."""
 
-# Why the ordinary way through receive_from_client is left. Bits; none of them is set on a connection at work.
-_FIRST: Final = 1
+# Reasons to leave the ordinary path of receive_from_client. Bits; none is set on a connection in normal use.
+_FIRST_REQUEST: Final = 1
 _DRAINING: Final = 2
 _REDIRECTING: Final = 4
-_WATCHING: Final = 8
-_WAITING: Final = 16
+_WATCHING_FETCHES: Final = 8
+_WITHHOLDING_PRODUCE: Final = 16
 _FETCHED: Final = 32
 _REDIRECTED: Final = 64
-_LEAVING: Final = _DRAINING | _WATCHING | _WAITING
+_LEAVING: Final = _DRAINING | _WATCHING_FETCHES | _WITHHOLDING_PRODUCE
 
 _SAMPLED: Final = 1 << 61
-"""Set in that queue: the request whose answer is timed."""
+"""A bit in an entry for a request in flight: the answer of the request is timed."""
 
-_NOT_A_PLAN: Final = CORRELATION_MASK | _SAMPLED
-"""What is left of an entry, less the correlation id that came, where that is another one, or it is timed."""
+_NOT_A_RESPONSE_LAYOUT: Final = CORRELATION_MASK | _SAMPLED
+"""Bits left in an entry minus the received correlation id, if the ids differ or the answer is timed."""
 
-# Verdicts on a frame; other values are the position where it ends.
-_WAIT: Final = -1
+# Verdicts on a frame; other values are the position where the frame ends.
+_INCOMPLETE: Final = -1
 _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
 
-_NOTHING: Final = -1
-"""In place of the oldest request in flight: there is none."""
-_PLANS_KNOWN: Final = len(PLAN_TABLE)
+_NO_REQUEST: Final = -1
+"""In place of the oldest request in flight: none is in flight."""
+_TABLE_LENGTH: Final = len(RESPONSE_LAYOUT_TABLE)
 _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
-_NONE_BEHIND: Final[deque[int]] = deque()
-"""Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
+_EMPTY_QUEUE: Final[deque[int]] = deque()
+"""Empty; shared by all connections that never had two requests in flight: a queue takes 600 bytes."""
 
 
 class Limits(Protocol):
-    """The part of ``fleet.config.Limits`` that a session needs."""
+    """The part of ``fleet.config.settings.Limits`` that a session needs."""
 
     @property
     def max_request_bytes(self) -> int: ...
@@ -113,24 +117,23 @@ class Session:
     """Tracks the frames of one client connection in both directions.
 
     Args:
-        addresses: asked for the newest address book at each response that carries addresses.
+        addresses: has the newest address book, which each response with addresses uses.
         limits: of frames.
         counters: shared by all sessions of the worker.
-        client_host: the client's address as text; with the client id it makes the client's key.
-        clock, observe_rewrite: if both are given, called around each rewriting, with its duration in seconds.
-        observe_answer: given the clock, too, called where the answer to a request that is sampled begins:
-            with the API key, the sizes of the request and of the answer in bytes, and the seconds between.
+        client_host: the client's address as text; together with the client id the client's key.
+        clock, observe_rewrite: if both are given, the duration of each rewriting in seconds is observed.
+        observe_answer: called (if there is a clock) when the answer to a sampled request begins, with the API
+            key, the sizes of request and answer in bytes, and the seconds between request and answer.
 
-    ``coordinates`` is whether a group's member has sent heartbeats here.
+    ``is_group_member`` is whether a member of a group has sent heartbeats on the connection.
 
-    ``local_replies`` are frames to write to the client, for requests that were answered here without a
-    broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
-    much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
-    request has come that will not be forwarded, nor anything after it. ``crowded`` is whether
-    ``MANY_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough. ``holding`` is
-    whether a response has been held, or waits for `work`; the shell resets it once that is over. While it is
-    ``working``, on such a response or on one with many tagged fields, the shell calls `work`, once in a turn
-    of the event loop, and presents nothing more that the broker has sent.
+    ``local_replies`` are frames for the client that answer requests without a broker. The shell empties the
+    list before the next call. While the list has any, the first ``discard_bytes`` of the consumed bytes must
+    not be forwarded. ``is_refusing`` is whether a request has arrived in a drain that will not be forwarded,
+    nor anything after it. ``is_crowded`` is whether ``MANY_IN_FLIGHT`` requests were in flight; the shell
+    resets it when few enough are. ``is_holding`` is whether a response was held, or waits for `work`; the
+    shell resets it afterwards. While the session ``is_working``, on a held response or on many tagged fields,
+    the shell calls `work` once in each turn of the event loop, and presents no more bytes of the broker.
     """
 
     __slots__ = (
@@ -147,12 +150,12 @@ class Session:
         "_requests",
         "_rewriter",
         "_sample",
-        "coordinates",
-        "crowded",
         "discard_bytes",
-        "holding",
+        "is_crowded",
+        "is_group_member",
+        "is_holding",
+        "is_refusing",
         "local_replies",
-        "refuses",
     )
 
     def __init__(
@@ -165,19 +168,19 @@ class Session:
         observe_rewrite: Callable[[float], None] | None = None,
         observe_answer: Callable[[int, int, int, float], None] | None = None,
     ) -> None:
-        # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
+        # First the attributes that each read uses, so that they share cache lines: all caches are cold then.
         self._client_left: i64 = 0
-        self._mode: i64 = _FIRST
+        self._mode: i64 = _FIRST_REQUEST
         self._max_request_bytes: i64 = limits.max_request_bytes
-        self._oldest: i64 = _NOTHING
-        """What is remembered of the oldest request in flight; of those behind it, ``_queue`` has it."""
-        self._queue = _NONE_BEHIND
+        self._oldest: i64 = _NO_REQUEST
+        """The entry of the oldest request in flight; ``_queue`` has the entries of the others."""
+        self._queue = _EMPTY_QUEUE
         self._requests = counters.requests
         self.local_replies: list[bytes] = []
         self._broker_left: i64 = 0
         self._expected_padding: i64 = 0
-        """As how many bytes what is left of the broker's frame has to end."""
-        self.holding = False
+        """Number of zero bytes with which the rest of the broker's frame must end."""
+        self.is_holding = False
         self._rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
@@ -191,141 +194,139 @@ class Session:
         self._observe_answer = observe_answer
         self._sample: tuple[int, int, float] | None = None
         self.discard_bytes = 0
-        self.refuses = False
-        self.crowded = False
-        self.coordinates = False
+        self.is_refusing = False
+        self.is_crowded = False
+        self.is_group_member = False
 
     @property
     def in_flight(self) -> int:
-        """Requests whose response has not wholly passed."""
-        return self._waiting + self.in_response
+        """Number of requests whose response has not passed completely."""
+        return self._awaiting_response + self.in_response
 
     @property
-    def _waiting(self) -> int:
-        """Requests whose response has not begun."""
-        return len(self._queue) + (self._oldest != _NOTHING)
+    def _awaiting_response(self) -> int:
+        """Number of requests whose response has not begun."""
+        return len(self._queue) + (self._oldest != _NO_REQUEST)
 
     @property
     def client_id(self) -> str:
-        """As the first request has it, up to ``REPORTED_ID_BYTES``."""
+        """The client id of the first request, up to ``MAX_REPORTED_CLIENT_ID_BYTES``."""
         client_id = self._rewriter.client_key.partition(b"\0")[2]
-        return client_id[:REPORTED_ID_BYTES].decode(errors="replace")
+        return client_id[:MAX_REPORTED_CLIENT_ID_BYTES].decode(errors="replace")
 
     @property
     def client_key(self) -> bytes:
-        """The client's host and id: what tells it from most others, once it has sent its first request."""
+        """The client's host and id: distinguishes it from most others, once its first request has arrived."""
         return self._rewriter.client_key
 
     @property
     def drops_moved(self) -> bool:
-        """Whether the client drops a connection as soon as Metadata has another address of its broker.
-
-        Known by the name in its first request: librdkafka.
-        """
+        """Whether the client drops a connection when Metadata has a new address for its broker: librdkafka,
+        recognized by the software name in its first request."""
         return self._rewriter.remembers_coordinators
 
     @property
-    def fetches(self) -> bool:
-        """Whether it has asked for records since `watch`."""
+    def has_fetched(self) -> bool:
+        """Whether the client has requested records since `watch_fetches`."""
         return bool(self._mode & _FETCHED)
 
     @property
-    def redirected(self) -> bool:
-        """Whether a group's member was told to look for its coordinator again."""
+    def is_redirected(self) -> bool:
+        """Whether a member of a group was sent to look for its coordinator again."""
         return bool(self._mode & _REDIRECTED)
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the client side stands between two requests."""
+        """Whether the client's bytes end between two requests."""
         return not self._client_left
 
     @property
     def in_response(self) -> bool:
-        """Whether a response of the broker has come in part."""
-        return self._broker_left > 0 or self._rewriter.busy
+        """Whether a response of the broker has arrived in part."""
+        return self._broker_left > 0 or self._rewriter.is_busy
 
     @property
-    def working(self) -> bool:
+    def is_working(self) -> bool:
         """Whether a response needs `work` before more of it is presented."""
-        return self._rewriter.working
+        return self._rewriter.is_working
 
     @property
     def held_bytes(self) -> int:
-        """How much memory is held for a response, or will be once it has come."""
+        """Memory that is held for a response, or will be once the response has arrived."""
         return self._rewriter.held_bytes
 
     def work(self, write: Write) -> None:
-        """Take a step with the response that is held, or that pauses.
+        """Take a step with the response that is held or paused.
 
-        Raises: WireError: it cannot be made safe; close the connection.
+        Raises: WireError: the response cannot be made safe; close the connection.
         """
         self._rewriter.work(write)
 
     def drop_response(self) -> None:
-        """Forget what is held: it goes nowhere any more."""
+        """Drop the response that is held; it is not sent."""
         self._rewriter.drop()
 
     def drop_requests(self) -> None:
-        """Forget what is in flight: no answer comes any more."""
-        self._oldest = _NOTHING
-        self._queue = _NONE_BEHIND
+        """Forget the requests in flight; no answers follow."""
+        self._oldest = _NO_REQUEST
+        self._queue = _EMPTY_QUEUE
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing is in flight, and no request has come in part."""
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight, and no request has arrived in part."""
         return not self._client_left and not self.in_flight
 
     @property
     def passing_to_broker(self) -> int:
-        """How many of the bytes to come from the client pass, whatever they are."""
+        """Number of next bytes from the client that pass, whatever they are."""
         return self._client_left
 
     @property
     def passing_to_client(self) -> int:
-        """How many of the bytes to come from the broker pass, whatever they are."""
+        """Number of next bytes from the broker that pass, whatever they are."""
         return self._broker_left - self._expected_padding
 
     def passed_to_broker(self, size_bytes: int) -> None:
-        """So many of them have, and were not presented here."""
+        """Note that bytes of ``passing_to_broker`` have passed without being presented here."""
         self._client_left -= size_bytes
 
     def passed_to_client(self, size_bytes: int) -> None:
-        """So many of them have, and were not presented here."""
+        """Note that bytes of ``passing_to_client`` have passed without being presented here."""
         self._broker_left -= size_bytes
 
-    def watch(self, *, on: bool) -> None:
-        """Take note of the next request for records, or of none any more."""
-        self._mode &= ~(_WATCHING | _FETCHED)
+    def watch_fetches(self, *, on: bool) -> None:
+        """Watch for the next request for records, or stop watching."""
+        self._mode &= ~(_WATCHING_FETCHES | _FETCHED)
         if on:
-            self._mode |= _WATCHING
+            self._mode |= _WATCHING_FETCHES
 
-    def wait(self) -> None:
-        """Until `drain`, let everything through but Produce that is answered, and what is behind it."""
-        self._mode |= _WAITING
+    def withhold_produce(self) -> None:
+        """Until `drain`, hold back Produce with a response, and everything behind it."""
+        self._mode |= _WITHHOLDING_PRODUCE
 
     def redirect(self) -> None:
         """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
         self._mode |= _REDIRECTING
 
     def drain(self) -> None:
-        """Let no further request through that would be answered.
+        """Let no further request with a response pass.
 
-        A request of which a part was forwarded is finished, and Produce with acks=0 still passes as long as
-        nothing else stands before it: its sender counts it as delivered.
+        A request that was forwarded in part is completed. Produce with acks=0 still passes if no other
+        request precedes it, because its sender counts it as delivered.
         """
-        self._mode = (self._mode | _DRAINING) & ~_WAITING
+        self._mode = (self._mode | _DRAINING) & ~_WITHHOLDING_PRODUCE
 
     @property
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether the connection can be closed without cutting anything off."""
-        return bool(self._mode & _DRAINING) and self.quiet
+        return bool(self._mode & _DRAINING) and self.is_idle
 
     def receive_from_client(self, data: bytes) -> int:
-        """Take what has arrived from the client, behind what was left last time.
+        """Take bytes from the client, with the bytes that were left last time in front.
 
-        Returns: up to where it is consumed: ``data[:consumed]`` goes to the broker as it is, less its first
-                 ``discard_bytes`` when there are ``local_replies``. What is left is the beginning of a frame,
-                 shorter than HEADER_LIMIT_BYTES, or, in a drain, all that will not be forwarded.
+        Returns: the number of consumed bytes: ``data[:consumed]`` goes to the broker unchanged, without its
+                 first ``discard_bytes`` if there are ``local_replies``. The rest is the beginning of a frame,
+                 shorter than HEADER_LIMIT_BYTES, or, in a drain, everything that will not be forwarded.
         Raises:  WireError: the client is at fault; the connection must be closed.
         """
         end: i64 = len(data)
@@ -337,13 +338,13 @@ class Session:
             self._client_left = 0
         size: int
         after: i64
-        plan: i64
+        response_layout: i64
         mode: i64 = self._mode
         while True:
             if mode:
                 after = self._handle_exceptional(data, pos, end)
                 mode = self._mode
-                if after == _WAIT:
+                if after == _INCOMPLETE:
                     return pos
                 if after != _ORDINARY:
                     if after >= end:
@@ -353,7 +354,7 @@ class Session:
                     continue
             if end - pos < REQUEST_HEADER_BYTES:
                 return pos
-            # Four reads are cheaper than one that makes a tuple of numbers: they stay in registers.
+            # Four reads are cheaper than one that creates a tuple: the numbers stay in registers.
             size = read_i32_be(data, pos)
             api_key: int = read_i16_be(data, pos + 4)
             version: int = read_i16_be(data, pos + 6)
@@ -361,38 +362,44 @@ class Session:
             client_id_length: int = read_i16_be(data, pos + 12)
             after = pos + 4 + size
             if not 10 <= size <= self._max_request_bytes:
-                raise _bad_size(size, self._max_request_bytes)
+                raise _size_error(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
                 raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
-            place: i64 = api_key * VERSIONS + version
-            plan = PLAN_TABLE[place] if 0 <= version < VERSIONS and 0 <= place < _PLANS_KNOWN else UNLISTED
-            if plan == UNLISTED:
-                plan = _unlisted(api_key, version)
-            elif plan < 0:
+            place: i64 = api_key * VERSIONS_PER_API + version
+            response_layout = (
+                RESPONSE_LAYOUT_TABLE[place]
+                if 0 <= version < VERSIONS_PER_API and 0 <= place < _TABLE_LENGTH
+                else UNLISTED
+            )
+            if response_layout == UNLISTED:
+                response_layout = _unlisted_response_layout(api_key, version)
+            elif response_layout < 0:
                 at: i64 = pos + REQUEST_HEADER_BYTES + client_id_length
                 if (
                     api_key == PRODUCE
-                    and version >= FIRST_IN_PLACE
+                    and version >= FIRST_FLEXIBLE_PRODUCE
                     and client_id_length >= 0
                     and at + 4 <= after
                     and at + 4 <= end
                     and not data[at]
                     and data[at + 1] <= 1
                 ):
-                    plan = -1 - plan if data[at + 2] or data[at + 3] else _NO_RESPONSE
+                    response_layout = -1 - response_layout if data[at + 2] or data[at + 3] else _NO_RESPONSE
                 else:
                     frame = memoryview(data)[pos : min(after, end)]
-                    plan = self._read_on(plan, frame, api_key, version, size, client_id_length)
-                    if plan == _WAIT:
+                    response_layout = self._read_beyond_header(
+                        response_layout, frame, api_key, version, size, client_id_length
+                    )
+                    if response_layout == _INCOMPLETE:
                         return pos
                     mode = self._mode
             self._requests[api_key] += 1
-            if plan >= 0:
-                plan += correlation_id & CORRELATION_MASK
-                if self._oldest == _NOTHING:
-                    self._oldest = plan
+            if response_layout >= 0:
+                response_layout += correlation_id & CORRELATION_MASK
+                if self._oldest == _NO_REQUEST:
+                    self._oldest = response_layout
                 else:
-                    self._remember(plan)
+                    self._remember(response_layout)
             if after >= end:
                 if after > end:
                     self._client_left = after - end
@@ -400,26 +407,26 @@ class Session:
             pos = after
 
     def _remember(self, entry: int) -> None:
-        """Behind the oldest."""
-        if self._queue is _NONE_BEHIND:
+        """Add an entry behind the oldest request in flight."""
+        if self._queue is _EMPTY_QUEUE:
             self._queue = deque()
         self._queue.append(entry)
         if len(self._queue) >= MANY_IN_FLIGHT:
-            self.crowded = True
+            self.is_crowded = True
 
     def receive_sampled(self, data: bytes) -> int:
-        """As ``receive_from_client``; and have the answer timed to the first request in what has arrived.
+        """Like ``receive_from_client``, and time the answer to the first request in ``data``.
 
-        Of a connection one request at a time is timed, and none that has begun to arrive before.
+        Only one request of a connection is timed at a time, and none that began to arrive earlier.
         """
-        pos, place = self._client_left, self._waiting
+        pos, place = self._client_left, self._awaiting_response
         consumed = self.receive_from_client(data)
         if self._clock is None or self._sample is not None:
             return consumed
-        if self._waiting > place and len(data) - pos >= REQUEST_HEADER_BYTES:
+        if self._awaiting_response > place and len(data) - pos >= REQUEST_HEADER_BYTES:
             size, api, correlation_id, client_id_length = read_request_header(data, pos)
             newest = self._queue[place - 1] if place else self._oldest
-            # Where nobody answers the first request, the one behind it may have the same correlation id.
+            # If the first request has no answer, the next one may have the same correlation id.
             frame = memoryview(data)[pos:]
             unanswered = bool(self.local_replies) or (
                 api >> 16 == PRODUCE and produce_acks(frame, api & 0xFFFF, client_id_length) == 0
@@ -432,8 +439,8 @@ class Session:
                 self._sample = (api >> 16, 4 + size, self._clock())
         return consumed
 
-    def _answered(self, size: int) -> None:
-        """The answer that is timed has begun to come."""
+    def _time_answer(self, size: int) -> None:
+        """Observe the timed answer, which has begun to arrive."""
         assert self._sample is not None
         assert self._clock is not None
         api_key, request_bytes, began_s = self._sample
@@ -442,23 +449,23 @@ class Session:
             self._observe_answer(api_key, request_bytes, 4 + size, self._clock() - began_s)
 
     def receive_from_broker(self, data: bytes, write: Write) -> int:
-        """Take what has arrived from the broker, behind what was left last time.
+        """Take bytes from the broker, with the bytes that were left last time in front.
 
-        Args:    write: takes what goes to the client.
-        Returns: up to where it is consumed; what is left is to be presented again. It is shorter than 8 bytes
-                 unless the session is ``working``.
+        Args:    write: called with the bytes for the client.
+        Returns: the number of consumed bytes. The rest must be presented again; it is shorter than 8 bytes
+                 unless the session ``is_working``.
         Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
         """
         end: i64 = len(data)
         run: i64 = 0
         rewriter = self._rewriter
-        if rewriter.busy:
-            if rewriter.working:
+        if rewriter.is_busy:
+            if rewriter.is_working:
                 return 0
-            run = rewriter.go_on(memoryview(data), 0, end, write)
-            if rewriter.busy:
-                if rewriter.working:
-                    self.holding = True
+            run = rewriter.continue_response(memoryview(data), 0, end, write)
+            if rewriter.is_busy:
+                if rewriter.is_working:
+                    self.is_holding = True
                 return run
             self._broker_left = rewriter.left_bytes
         pos: i64 = run + self._broker_left
@@ -479,18 +486,18 @@ class Session:
             if size < 4:
                 raise MalformedFrame("broker", f"response of {size} bytes")
             after = pos + 4 + size
-            plan: i64 = self._oldest
-            if plan == _NOTHING:
-                detail = f"correlation id {correlation_id}: nothing is in flight"
+            response_layout: i64 = self._oldest
+            if response_layout == _NO_REQUEST:
+                detail = f"response with correlation id {correlation_id}, but no request is in flight"
                 raise UnknownResponse("broker", detail)
-            self._oldest = self._queue.popleft() if self._queue else _NOTHING
-            plan -= correlation_id
-            if plan:
-                if plan < 0 or plan & _NOT_A_PLAN:
-                    plan = self._plan(plan, correlation_id, size)
-                index: i64 = plan >> LAYOUT_SHIFT
+            self._oldest = self._queue.popleft() if self._queue else _NO_REQUEST
+            response_layout -= correlation_id
+            if response_layout:
+                if response_layout < 0 or response_layout & _NOT_A_RESPONSE_LAYOUT:
+                    response_layout = self._check_response(response_layout, correlation_id, size)
+                index: i64 = response_layout >> LAYOUT_SHIFT
                 if index:
-                    known = WITHOUT_ADDRESS[index]
+                    known = RECOGNIZERS[index]
                     if known is None:
                         passes = False
                     elif after <= end:
@@ -499,9 +506,9 @@ class Session:
                         passes = self._is_passthrough_prefix(known, data, pos, after, end)
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
-                        if rewriter.busy:
-                            if rewriter.working or rewriter.held_bytes:  # one before it may have been held
-                                self.holding = True
+                        if rewriter.is_busy:
+                            if rewriter.is_working or rewriter.held_bytes:  # perhaps of an earlier one
+                                self.is_holding = True
                             return run
             if after >= end:
                 if after > end:
@@ -515,117 +522,121 @@ class Session:
         return pos
 
     def _is_passthrough_prefix(self, known: Recognizer, data: bytes, pos: i64, after: i64, end: i64) -> bool:
-        """Whether a response passes as it is, of which a part has come; then its end is looked at later."""
-        if end > after - NO_TAGS_BYTES or not known.begins(data, pos, after, end):
+        """Whether a response passes unchanged, judged by its first part; its end is checked later."""
+        if end > after - NO_TAGS_BYTES or not known.passes_prefix(data, pos, after, end):
             return False
         self._expected_padding = NO_TAGS_BYTES
         return True
 
     def _expect_padding(self, data: bytes, after: int, end: int) -> None:
-        """Look at the end of a response that has passed from its beginning on, as much of it as has come.
+        """Check the arrived part of the end of a response whose beginning has passed.
 
-        Raises: TruncatedFrame: there is something, and no room for it.
+        Raises: TruncatedFrame: the end is not zero, although the frame has no room for more fields.
         """
         if any(data[max(0, after - self._expected_padding) : min(after, end)]):
-            raise TruncatedFrame("broker", "Fetch response: its end comes too early")
+            raise TruncatedFrame("broker", "Fetch response ends too early")
         if after <= end:
             self._expected_padding = 0
 
-    def _plan(self, plan: int, correlation_id: int, size: int) -> int:
-        """The plan for a response, 0 where it passes as it is; and where its request is sampled, take note.
+    def _check_response(self, response_layout: int, correlation_id: int, size: int) -> int:
+        """Return the layout of a response, 0 if it passes unchanged; observe the answer if it is timed.
 
-        Args:   plan: what is remembered of the oldest request, less the correlation id that came.
-        Raises: UnknownResponse: that is not the request's.
+        Args:   response_layout: the entry of the oldest request, minus the received correlation id.
+        Raises: UnknownResponse: the correlation id is not the request's.
         """
-        if plan & CORRELATION_MASK or plan < 0:
-            wanted = (plan + correlation_id) & CORRELATION_MASK
-            raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
-        if plan & _SAMPLED:
-            self._answered(size)
-            plan ^= _SAMPLED
-        return plan
+        if response_layout & CORRELATION_MASK or response_layout < 0:
+            expected = (response_layout + correlation_id) & CORRELATION_MASK
+            raise UnknownResponse("broker", f"correlation id {correlation_id}, expected {expected}")
+        if response_layout & _SAMPLED:
+            self._time_answer(size)
+            response_layout ^= _SAMPLED
+        return response_layout
 
     def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
-        """Judge a frame before the ordinary way, where the connection is new, is to leave, or has come back.
+        """Judge a frame of a connection that is new, has to leave, or has returned.
 
-        Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
+        Returns: the position behind the frame if it is handled; else _INCOMPLETE or _ORDINARY.
         """
         mode = self._mode
         if mode & _LEAVING:
-            if mode & _WATCHING and end - pos >= REQUEST_HEADER_BYTES:
+            if mode & _WATCHING_FETCHES and end - pos >= REQUEST_HEADER_BYTES:
                 api_key: int = read_i16_be(data, pos + 4)
                 if api_key in _FETCHES:
-                    self._mode = (mode & ~_WATCHING) | _FETCHED
-            if mode & (_DRAINING | _WAITING):
+                    self._mode = (mode & ~_WATCHING_FETCHES) | _FETCHED
+            if mode & (_DRAINING | _WITHHOLDING_PRODUCE):
                 passes = self._passes_drain(data, pos, end)
                 if not passes:
-                    self.refuses = passes is False
-                    return _WAIT
-        if mode & _FIRST:
-            return self._first(data, pos, end)
+                    self.is_refusing = passes is False
+                    return _INCOMPLETE
+        if mode & _FIRST_REQUEST:
+            return self._receive_first(data, pos, end)
         if mode & _REDIRECTING and not pos and not self.in_flight:
             return self._redirect(data, end)
         return _ORDINARY
 
-    def _first(self, data: bytes, pos: int, end: int) -> int:
-        """Learn the client id from the first request, and answer an impossible ApiVersions here.
+    def _receive_first(self, data: bytes, pos: int, end: int) -> int:
+        """Learn the client id from the first request, and answer ApiVersions of an unknown version here.
 
-        That is how clients find out which version to use, and how members probe each other: it must not need
-        a broker. Once a request has gone to the broker the answer must keep its turn, so the broker gives it.
+        Clients find out versions with it, and members probe each other with it, so it must not need a broker.
+        Behind a request that went to the broker the answer must keep its place, so the broker gives it.
         """
         if end - pos < REQUEST_HEADER_BYTES:
-            return _WAIT
+            return _INCOMPLETE
         size: int = read_i32_be(data, pos)
         after = pos + 4 + size
         if read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4:
             if after > end:
-                return _WAIT
-            if keeps_coordinators(software_name(memoryview(data)[pos:after])):
+                return _INCOMPLETE
+            if keeps_coordinators(read_software_name(memoryview(data)[pos:after])):
                 self._rewriter.remember_coordinators()
-            if int(read_i32_be(data, pos + 4)) not in PLANS:
-                if len(self.local_replies) >= MOST_REPLIES:
-                    raise OversizeFrame("client", f"{MOST_REPLIES} ApiVersions of unknown versions at once")
-                self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))
+            if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
+                if len(self.local_replies) >= MAX_REPLIES_PER_READ:
+                    raise OversizeFrame(
+                        "client", f"{MAX_REPLIES_PER_READ} ApiVersions of unknown versions at once"
+                    )
+                self.local_replies.append(build_error_reply(read_i32_be(data, pos + 8)))
                 self.discard_bytes = after
                 self._counters.local_replies += 1
                 return after
         if not 10 <= size <= self._max_request_bytes:
-            return _ORDINARY  # it is refused there, and nobody waits for the rest of an HTTP request
-        begins = pos + REQUEST_HEADER_BYTES
-        ends = begins + max(int(read_i16_be(data, pos + 12)), 0)
+            return _ORDINARY  # refused there, without waiting for the rest of an HTTP request
+        start = pos + REQUEST_HEADER_BYTES
+        ends = start + max(int(read_i16_be(data, pos + 12)), 0)
         if ends > end and ends <= after:
-            return _WAIT
+            return _INCOMPLETE
         rewriter = self._rewriter
-        rewriter.client_key = b"\0".join((rewriter.client_key, data[begins:ends]))
-        self._mode &= ~_FIRST
+        rewriter.client_key = b"\0".join((rewriter.client_key, data[start:ends]))
+        self._mode &= ~_FIRST_REQUEST
         return _ORDINARY
 
     def _redirect(self, data: bytes, end: int) -> int:
-        """Answer a heartbeat in the coordinator's place, where the frame is one."""
+        """Answer a heartbeat in the coordinator's place, if the frame is one."""
         if end < REQUEST_HEADER_BYTES:
-            return _WAIT
+            return _INCOMPLETE
         size, api, correlation_id, _ = read_request_header(data)
-        if api >> 16 not in HEARTBEATS or api not in PLANS or not 10 <= size <= HEADER_LIMIT_BYTES - 4:
+        if (
+            api >> 16 not in HEARTBEATS
+            or api not in RESPONSE_LAYOUTS
+            or not 10 <= size <= HEADER_LIMIT_BYTES - 4
+        ):
             return _ORDINARY
         after = 4 + int(size)
         if after > end:
-            return _WAIT
-        self.local_replies.append(not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
+            return _INCOMPLETE
+        self.local_replies.append(build_not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
         self.discard_bytes = after
         self._counters.local_replies += 1
         self._mode = (self._mode & ~_REDIRECTING) | _REDIRECTED
         return after
 
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
-        """Whether a frame still goes to the broker, where not all do. None: too early.
-
-        In a drain Produce with acks=0 does, and while the client is to `wait` all else but Produce, too.
-        """
+        """Whether a frame passes: Produce with acks=0 always, other requests than Produce after
+        `withhold_produce` but not in a drain. None if too few bytes have arrived."""
         if end - pos < REQUEST_HEADER_BYTES:
             return None
         size, api, _, client_id_length = read_request_header(data, pos)
-        if api >> 16 != PRODUCE or api not in PLANS:
-            return bool(self._mode & _WAITING)
+        if api >> 16 != PRODUCE or api not in RESPONSE_LAYOUTS:
+            return bool(self._mode & _WITHHOLDING_PRODUCE)
         after = pos + 4 + max(size, 0)
         known = min(after, pos + HEADER_LIMIT_BYTES)
         try:
@@ -633,50 +644,56 @@ class Session:
         except OUT_OF_BYTES:
             return None if known > end else False
 
-    def _read_on(
-        self, plan: int, frame: memoryview, key: int, version: int, size: int, client_id_length: int
+    def _read_beyond_header(
+        self,
+        response_layout: int,
+        frame: memoryview,
+        key: int,
+        version: int,
+        size: int,
+        client_id_length: int,
     ) -> int:
-        """Read more than the header of Produce or ApiVersions, and take note of heartbeats.
+        """Read more than the header of Produce or ApiVersions, and note heartbeats.
 
-        Args:    frame: as far as it has arrived.
-        Returns: the plan to remember; _WAIT; or _NO_RESPONSE.
+        Args:    frame: the request, as far as it has arrived.
+        Returns: the layout of the response; _INCOMPLETE; or _NO_RESPONSE.
         """
-        plan = -1 - plan
+        response_layout = -1 - response_layout
         if key in HEARTBEATS:
-            self.coordinates = True
-            return plan
+            self.is_group_member = True
+            return response_layout
         complete = len(frame) == 4 + size
         if len(frame) > HEADER_LIMIT_BYTES:
             frame = frame[:HEADER_LIMIT_BYTES]
         try:
             if key == PRODUCE:
                 acks = produce_acks(frame, version, client_id_length)
-                return _NO_RESPONSE if acks == 0 else plan
+                return _NO_RESPONSE if acks == 0 else response_layout
             if size + 4 > HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key} of {size} bytes")
-            return plan if complete else _WAIT
+            return response_layout if complete else _INCOMPLETE
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
-                raise OversizeFrame("client", f"request {key}: acks is not in its first bytes") from None
+                raise OversizeFrame("client", f"request {key}: acks is not in the first bytes") from None
             if complete:
                 raise TruncatedFrame("client", f"request {key} of {size} bytes") from None
-            return _WAIT
+            return _INCOMPLETE
 
 
-def _unlisted(api_key: int, version: int) -> int:
-    """The plan for a request that is not in the tables.
+def _unlisted_response_layout(api_key: int, version: int) -> int:
+    """Return the layout of the response to a request that is not in the tables.
 
-    Raises: UnsupportedVersion: it is not a version of ApiVersions, which the broker refuses in a known form.
+    Raises: UnsupportedVersion: not ApiVersions, of which brokers refuse unknown versions in a known form.
     """
     if (api_key, version) == (SASL_HANDSHAKE, 0):
-        detail = "SaslHandshake v0, after which tokens have no header: the client has to use v1"
+        detail = "SaslHandshake v0 is not supported, because its tokens have no header; use v1"
         raise UnsupportedVersion("client", detail)
     if api_key != API_VERSIONS:
         raise UnsupportedVersion("client", f"API key {api_key}, version {version}")
     return UNKNOWN_API_VERSIONS
 
 
-def _bad_size(size: int, limit: int) -> MalformedFrame | OversizeFrame:
+def _size_error(size: int, limit: int) -> MalformedFrame | OversizeFrame:
     if size > limit:
         return OversizeFrame("client", f"request of {size} bytes is above {limit}")
     return MalformedFrame("client", f"request of {size} bytes")

@@ -1,4 +1,4 @@
-"""Makes the sessions of one worker."""
+"""Creates the sessions of one worker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     pass
 
 
-class Sessions:
-    """Makes those of one port's clients.
+class SessionFactory:
+    """Creates the sessions for the clients of one port.
 
-    Args: as of ``Session``.
+    Args: see ``Session``.
     """
 
     __slots__ = ("_addresses", "_clock", "_counters", "_limits", "_observe_answer", "_observe_rewrite")

@@ -1,4 +1,4 @@
-"""Which identity a client means by the server name that it gives in TLS (`addressing: sni`)."""
+"""Maps the server name in a client's TLS handshake to an identity (`addressing: sni`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fleet.core.model import BROKER_ID, AdvertisedListener, BrokerId, IdentitySp
 
 
 class ServerNames:
-    """The names of one listener, at whichever member: any of them can stand for any broker.
+    """The server names of one listener at all members: any member can serve any broker.
 
     Args:
-        listeners: that listener, as each member advertises it.
-        identities: the broker ids that there are.
+        listeners: the listener, as each member advertises it.
+        identities: the valid broker ids.
     """
 
     def __init__(self, listeners: Iterable[AdvertisedListener], identities: IdentitySpace) -> None:
@@ -24,9 +24,9 @@ class ServerNames:
         self._identities = identities
 
     def broker_id(self, name: str | None) -> BrokerId | None:
-        """The identity that a name is for; None for a bootstrap name.
+        """Return the identity of a server name; None for a bootstrap name.
 
-        Raises: KeyError: it is none of these names
+        Raises: KeyError: the name is unknown
         """
         known = (name or "").lower().rstrip(".")
         if known in self._bootstrap:

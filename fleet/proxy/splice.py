@@ -1,8 +1,8 @@
-"""Large bodies that pass from one socket to another inside the kernel, by way of a pipe.
+"""Large bodies that pass from one socket to another inside the kernel, through a pipe.
 
-Their bytes never come into this process, which takes a third off what they cost. It is a shortcut that can be
-left at any moment: nothing stays in the pipe from one turn of the loop to the next. What the other
-side does not take at once is read, and written by its transport, which knows what to do about a slow reader.
+The bytes never enter this process, which saves a third of their cost. The shortcut can end at any moment,
+because the pipe is empty after each turn of the loop. Bytes that the target does not take at once are read
+from the pipe and written by the target's transport, which handles slow readers.
 
     Source: splice(2)
 """
@@ -19,51 +19,60 @@ from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
-LARGE_BYTES: Final = 128 * 1024
-"""What is left of a body that passes so, at least: to begin and to end costs something, too. Reasoned, not
-measured.
+LARGE_BODY_BYTES: Final = 128 * 1024
+"""The smallest rest of a body that is worth splicing, because starting and stopping cost something, too.
+Reasoned, not measured.
 """
-MOST: Final = 64
-"""How many passages a worker has at a time, each of one direction of a connection, with two files open."""
-HEAD_BYTES: Final = 16 * 1024
-"""How much is read at a time between two bodies."""
-READS: Final = 3
-"""So many times, and then by the transport again: the end of a Fetch response may come alone."""
+MAX_SPLICED_BODIES: Final = 64
+"""Splices of a worker at a time: each serves one direction of a connection, and has two open files."""
+HEAD_READ_BYTES: Final = 16 * 1024
+"""How many bytes are read at a time between two bodies."""
+MAX_HEAD_READS: Final = 3
+"""Reads behind a body before the transport reads again: the end of a Fetch response may arrive alone."""
 PIPE_BYTES: Final = 64 * 1024
-"""What a pipe of Linux has room for. In a larger one what is read of a broker costs a quarter more."""
-AT_ONCE: Final = 16
-"""How many times it may be filled before others have their turn."""
+"""The capacity of a Linux pipe. With a larger one, reading from a broker costs a quarter more."""
+PIPE_FILLS_PER_TURN: Final = 16
+"""How many times one body may fill the pipe before other connections get their turn."""
 _LINUX: Final = sys.platform == "linux"
 
 
 class Pipe:
-    """One for all bodies of a worker: whatever is put in is taken out at once.
+    """The pipe for all bodies of a worker: bytes that are put in are taken out at once.
 
-    Raises: OSError: there is none to be had.
+    Raises: OSError: the system has no pipe or no splice.
     """
 
-    __slots__ = ("_flags", "_into", "_out", "begun", "filled_bytes", "most", "passages", "resting")
+    __slots__ = (
+        "_flags",
+        "_into",
+        "_out",
+        "active_bodies",
+        "filled_bytes",
+        "idle_bodies",
+        "max_bodies",
+        "started_bodies",
+    )
 
     def __init__(self) -> None:
         self._out, self._into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._flags = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
-        self.most = MOST
-        self.begun = 0
+        self.max_bodies = MAX_SPLICED_BODIES
+        self.started_bodies = 0
         self.filled_bytes = 0
-        """How much has passed through it so far."""
-        self.passages = 0
-        """How many use it now; of so many that have begun."""
-        self.resting: dict[SplicedBody, None] = {}
-        """Those between two bodies, the longest first."""
+        """Bytes that have passed through the pipe so far."""
+        self.active_bodies = 0
+        """Number of bodies that use the pipe now; ``started_bodies`` counts all since the start."""
+        self.idle_bodies: dict[SplicedBody, None] = {}
+        """Splices between two bodies; the one that is idle for longest comes first."""
         try:
-            self._try()
+            self._check()
         except OSError:
             os.close(self._out)
             os.close(self._into)
             raise
 
-    def _try(self) -> None:
-        """A system may have it and not allow it. Raises: OSError."""
+    def _check(self) -> None:
+        """Check that splice works: a system may have the call and forbid it. Raises: OSError."""
         one, other = socket.socketpair()
         with one, other:
             one.send(b"?")
@@ -71,19 +80,19 @@ class Pipe:
         self.filled_bytes = 0
 
     def has_room(self) -> bool:
-        """Whether one more may use it; one that rests makes room."""
-        if self.passages >= self.most and self.resting:
-            next(iter(self.resting)).give_up()
-        return self.passages < self.most
+        """Whether one more body may use the pipe; an idle one makes room."""
+        if self.active_bodies >= self.max_bodies and self.idle_bodies:
+            next(iter(self.idle_bodies)).give_up()
+        return self.active_bodies < self.max_bodies
 
     def fill(self, source: int, most_bytes: int) -> int:
-        """Put in what a socket has received; 0 where it has ended. Raises: BlockingIOError, OSError."""
+        """Put in bytes that a socket has received; returns 0 at its end. Raises: BlockingIOError, OSError."""
         count = os.splice(source, self._into, most_bytes, flags=self._flags)
         self.filled_bytes += count
         return count
 
     def empty(self, to: int, size_bytes: int) -> bytes:
-        """Take so much out, to a socket; returns what of it that does not take now. Raises: OSError."""
+        """Move bytes to a socket; returns the bytes that the socket does not take now. Raises: OSError."""
         try:
             while size_bytes:
                 size_bytes -= os.splice(self._out, to, size_bytes, flags=self._flags)
@@ -102,54 +111,54 @@ class Pipe:
         return b"".join(pieces)
 
 
-def pipe() -> Pipe | None:
-    """Where the system has none of this, all bodies pass as small ones do."""
+def create_pipe() -> Pipe | None:
+    """Return the pipe for large bodies; None if the system has no splice, and all bodies are copied."""
     if not _LINUX:
         return None
     try:
         return Pipe()
     except OSError as error:
-        log.warning("no pipe for large bodies, which are copied: %s", error)
+        log.warning("cannot splice large bodies, copying them instead: %s", error)
         return None
 
 
 class SpliceOwner(Protocol):
-    """Whose bodies they are: a connection between a client and a broker."""
+    """The owner of spliced bodies: a connection between a client and a broker."""
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
-        """So much more of one was read from the one side, and will be at the other."""
+        """Bytes of a body were read from one side, and will reach the other."""
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
-        """As its transport would have read it: what is behind a body, perhaps the beginning of another."""
+        """Bytes behind a body were read in the transport's place, perhaps the beginning of the next body."""
 
-    def passage_ends(self, to_broker: bool) -> None:
-        """Stop it, and go on reading: no large body is on its way, or the other side is slow."""
+    def splice_ended(self, to_broker: bool) -> None:
+        """Stop the splice and read by the transport: no large body is in transit, or the target is slow."""
 
     def side_failed(self, error: OSError, broker: bool) -> None:
-        """The kernel has said so here, and tells the transport no more."""
+        """A side failed: the kernel reported the error here, and does not report it to the transport."""
 
 
 class SplicedBody:
-    """Large bodies on their way, one after the other.
+    """Large bodies of one direction of a connection, one after the other.
 
-    From the first one on, until something else comes, nobody else reads the one side. So what comes between
-    two of them is read in small pieces, and little of the next is copied.
+    From the first body until other frames arrive, only the splice reads the source. The bytes between two
+    bodies are read in small pieces, so that little of the next body is copied.
 
     Args:
-        through: of the worker.
-        source, target: the sockets' transports; the first has been told to pause.
-        left_bytes: of the first body.
-        traveller: is told of it.
+        pipe: the worker's.
+        source, target: the sockets' transports; reading from the source is paused.
+        left_bytes: the rest of the first body.
+        owner: receives the events.
         to_broker: the direction.
     Raises: OSError: too many files are open.
     """
 
     __slots__ = (
         "_errors",
+        "_head_reads",
         "_loop",
         "_owner",
         "_pipe",
-        "_reads",
         "_source",
         "_target",
         "_to",
@@ -159,39 +168,39 @@ class SplicedBody:
 
     def __init__(
         self,
-        through: Pipe,
+        pipe: Pipe,
         source: asyncio.Transport,
         target: asyncio.Transport,
         left_bytes: int,
         owner: SpliceOwner,
         to_broker: bool,
     ) -> None:
-        self._pipe = through
+        self._pipe = pipe
         self._target = target
         self.left_bytes = left_bytes
         self._owner = owner
         self._to_broker = to_broker
-        self._reads = 0
-        """Since a body has ended."""
-        # Of its own: those of a transport that has failed are others' within the same turn of the loop.
+        self._head_reads = 0
+        """Number of reads since the end of a body."""
+        # Own descriptors: those of a failed transport may be reused within the same turn of the loop.
         self._source: int = os.dup(source.get_extra_info("socket").fileno())
         self._to = -1
         self._loop = asyncio.get_running_loop()
         try:
             self._to = os.dup(target.get_extra_info("socket").fileno())
-            self._loop.add_reader(self._source, self._go_on)
+            self._loop.add_reader(self._source, self._on_readable)
         except OSError:
             self._close()
             raise
         self._errors = select.poll()
         self._errors.register(self._source, 0)
-        through.passages += 1
-        through.begun += 1
+        pipe.active_bodies += 1
+        pipe.started_bodies += 1
 
     def stop(self) -> None:
-        """Let go of it, wherever it is. Once."""
-        self._pipe.passages -= 1
-        self._pipe.resting.pop(self, None)
+        """Stop splicing, at any point of a body. Call once."""
+        self._pipe.active_bodies -= 1
+        self._pipe.idle_bodies.pop(self, None)
         self._loop.remove_reader(self._source)
         self._close()
 
@@ -202,73 +211,73 @@ class SplicedBody:
             os.close(self._to)
 
     def give_up(self) -> None:
-        """Make room: it rests."""
-        self._owner.passage_ends(self._to_broker)
+        """Make room for another body while this splice is idle."""
+        self._owner.splice_ended(self._to_broker)
 
-    def _go_on(self) -> None:
-        """Something has come, or the source has ended."""
-        if self._target.get_write_buffer_size():  # what is before it has not all gone
-            self._owner.passage_ends(self._to_broker)
+    def _on_readable(self) -> None:
+        """Handle bytes from the source, or its end."""
+        if self._target.get_write_buffer_size():  # earlier bytes still wait in the transport
+            self._owner.splice_ended(self._to_broker)
             return
         if self.left_bytes:
             self._pass_on()
         else:
             self._receive()
-        # Found: uvloop calls once, and never again, where a reset is behind what has come.
+        # Found: uvloop calls once, and never again, if a reset follows the received bytes.
         if self._source >= 0 and self._errors.poll(0):
-            self._owner.passage_ends(self._to_broker)
+            self._owner.splice_ended(self._to_broker)
 
     def _pass_on(self) -> None:
-        owner, passed, kept, over = self._owner, 0, b"", False
+        owner, passed, unsent, is_over = self._owner, 0, b"", False
         side = self._source
         try:
-            for _ in range(AT_ONCE):
+            for _ in range(PIPE_FILLS_PER_TURN):
                 side = self._source
                 count = self._pipe.fill(self._source, min(self.left_bytes - passed, PIPE_BYTES))
                 side = self._to
                 passed += count
-                kept = self._pipe.empty(self._to, count)
-                over = not count or bool(kept)
-                if over or passed == self.left_bytes:
+                unsent = self._pipe.empty(self._to, count)
+                is_over = not count or bool(unsent)
+                if is_over or passed == self.left_bytes:
                     break
         except BlockingIOError:
-            # Found: at a byte that is urgent there is something to be read, and nothing to be spliced.
-            over = not passed
+            # Found: at an urgent byte the socket is readable, but splice has nothing to move.
+            is_over = not passed
         except OSError as error:
             self._note(passed)
             owner.side_failed(error, broker=self._to_broker == (side == self._to))
             return
-        if kept:  # before anybody is told that it has passed, and says goodbye to the target
-            self._target.write(kept)
+        if unsent:  # before `body_passed`, after which the owner may end the target's connection
+            self._target.write(unsent)
         self._note(passed)
-        if over and self._source >= 0:
-            owner.passage_ends(self._to_broker)
+        if is_over and self._source >= 0:
+            owner.splice_ended(self._to_broker)
 
     def _note(self, passed_bytes: int) -> None:
         if passed_bytes:
             self.left_bytes -= passed_bytes
-            if not self.left_bytes and self._source >= 0:  # a full target may have stopped this
-                self._pipe.resting[self] = None
-            self._owner.body_passed(passed_bytes, self._to_broker)  # which may stop this
+            if not self.left_bytes and self._source >= 0:  # a full target may have stopped this splice
+                self._pipe.idle_bodies[self] = None
+            self._owner.body_passed(passed_bytes, self._to_broker)  # may stop this splice
 
     def _receive(self) -> None:
-        """What is behind a body."""
+        """Read the bytes behind a body."""
         owner = self._owner
         try:
-            data = os.read(self._source, HEAD_BYTES)
+            data = os.read(self._source, HEAD_READ_BYTES)
         except BlockingIOError:
             data = b""
         except OSError as error:
             owner.side_failed(error, broker=not self._to_broker)
             return
         if data:
-            owner.head_received(data, self._to_broker)  # which says how much is left, or stops this
+            owner.head_received(data, self._to_broker)  # sets ``left_bytes``, or stops this splice
         if self._source < 0:
             return
         if self.left_bytes:
-            self._pipe.resting.pop(self, None)
-            self._reads = 0
+            self._pipe.idle_bodies.pop(self, None)
+            self._head_reads = 0
             return
-        self._reads += 1
-        if not data or self._reads == READS:
-            owner.passage_ends(self._to_broker)
+        self._head_reads += 1
+        if not data or self._head_reads == MAX_HEAD_READS:
+            owner.splice_ended(self._to_broker)

@@ -1,7 +1,8 @@
-"""A response with records before its addresses, on its way to the client: never held whole.
+"""Patches a response with records before its addresses while it passes, without ever holding it whole.
 
-What is before its tail passes as it comes. The tail is the little behind the records, in which the addresses
-stand; it is rewritten to just as many bytes (see ``wire.tail``), for the frame's length was sent before.
+The bytes before the tail pass unchanged. The tail is the short part behind the records that has the
+addresses. The tail is rewritten to the same number of bytes (see ``wire.tail``), because the frame's length
+was sent before.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from fleet.proxy.wire.scan import FieldBudget, Scan
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES, blank_head
 
 Write: TypeAlias = Callable[[bytes | memoryview], object]
-"""Takes what goes to the client: memory that nobody changes afterwards."""
+"""Takes bytes for the client; their memory must not change afterwards."""
 TAIL_BYTES_PER_FIELD: Final = 4
-"""How much of a tail counts as one of the tagged fields that are passed at once."""
+"""Bytes of a tail that count as one tagged field in the budget of a turn."""
 
 
 class Stream:
-    """One such response.
+    """One response that is patched while it passes.
 
     Args:
-        layout: how it is walked through.
-        frame_bytes: how long it is, from its size field on.
-        rewrite: given a whole tail, makes the one that takes its place; None where it stays as it is.
-        budget: of tagged fields and of tails, for all responses of the connection.
+        layout: its layout, with the scanner.
+        frame_bytes: its length, from the size field on.
+        rewrite: called with the whole tail; returns the new tail, or None if the tail has no address.
+        budget: for tagged fields and tails, shared by all responses of the connection.
 
-    ``pauses`` is whether the budget was used up before what has arrived was taken.
-    ``left_bytes`` is how much of it has not been taken. Of what it keeps, the tail is the greatest part, and
-    that is never longer than ``TAIL_LIMIT_BYTES``.
+    ``is_paused`` is whether the budget was used up before all arrived bytes were taken. ``left_bytes`` is the
+    number of bytes that have not been taken. A stream keeps the tail and little else, at most
+    ``TAIL_LIMIT_BYTES``.
     """
 
     __slots__ = (
@@ -43,11 +44,11 @@ class Stream:
         "_scan",
         "_scanned",
         "_tail",
+        "is_paused",
         "left_bytes",
-        "pauses",
     )
 
-    pauses: bool
+    is_paused: bool
 
     def __init__(
         self,
@@ -62,25 +63,25 @@ class Stream:
         self._scan: Scan | None = None
         self._scanned = False
         self._ahead_bytes = 0
-        """How many of the bytes to come pass before anything is looked at."""
+        """Bytes to come that pass before the scanner continues."""
         self._tail = b""
         self._padding_left: int | None = None
-        """How many are still to be written, where the tail is too long to be rewritten."""
+        """Bytes of padding still to be written, if the tail is too long to be rewritten; else None."""
         self.left_bytes = frame_bytes
 
     def receive(self, view: memoryview, run: int, pos: int, end: int, write: Write) -> int:
-        """Take what has arrived.
+        """Take the bytes that have arrived.
 
-        Args:    run: from where bytes are still to be written; pos: where this response begins or goes on;
-                 end: where ends what has arrived.
-        Returns: from where bytes are still to be written now. Where the response goes on that is less than
-                 five bytes before ``end``, or anywhere if it ``pauses``, and they are to be presented again.
-        Raises:  TruncatedFrame, MalformedFrame: as of the scanner and of ``wire.tail``.
+        Args:    run: start of the bytes that are not written yet; pos: where the response begins or goes on;
+                 end: end of the bytes that have arrived.
+        Returns: the new start of the bytes that are not written yet. If the response continues, these are
+                 fewer than five bytes, or any number if it ``is_paused``; they must be presented again.
+        Raises:  TruncatedFrame, MalformedFrame: see the scanner and ``wire.tail``.
         """
         after = pos + self.left_bytes
         stop = min(after, end)
         pos += self._ahead_bytes
-        self.pauses = False
+        self.is_paused = False
         if not self._scanned and pos < stop:
             budget = self._budget
             if budget.left > 0:
@@ -88,7 +89,7 @@ class Stream:
             if not self._scanned and budget.left <= 0 and pos < stop:
                 return self._pause(view, run, pos, after, write)
         if pos >= after or (stop == after and not self._scanned):
-            raise TruncatedFrame("broker", f"{self._layout.name} response: its end comes too early")
+            raise TruncatedFrame("broker", f"{self._layout.name} response ends too early")
         if pos >= stop or not self._scanned:
             upto = min(pos, stop)
             if upto > run:
@@ -116,17 +117,17 @@ class Stream:
         return stop
 
     def _pause(self, view: memoryview, run: int, pos: int, after: int, write: Write) -> int:
-        """Write up to ``pos``, and have the rest presented again in a later turn of the event loop."""
+        """Write the bytes up to ``pos``; the caller presents the rest again in a later turn of the loop."""
         if pos > run:
-            # What is read is kept again at each pause; a view would hold on to each of these copies.
+            # Each pause copies the unconsumed bytes; a view would keep every one of these copies in memory.
             write(bytes(view[run:pos]))
         self._ahead_bytes, self.left_bytes = 0, after - pos
-        self.pauses = True
+        self.is_paused = True
         return pos
 
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:
-        """Scan what has arrived; returns where to go on, perhaps beyond it."""
-        # The scanner has it until it is given another, which may take long: released, it holds no memory.
+        """Scan the bytes that have arrived; returns where to continue, perhaps beyond them."""
+        # The scanner keeps its chunk until the next one, perhaps for long: a released view holds no memory.
         with view[:stop] as chunk:
             try:
                 if self._scan is None:
@@ -138,7 +139,7 @@ class Stream:
                 return int(ended.value)
 
     def _blank(self, before: memoryview, tail_bytes: int, arrived_bytes: int, write: Write) -> None:
-        """Write padding for so many bytes of a tail that have arrived; at first with what is before it."""
+        """Write padding in place of the arrived bytes of a tail; the first call also writes ``before``."""
         if self._padding_left is None:
             head = blank_head(self._layout, tail_bytes)
             write(b"".join((before, head)))

@@ -1,7 +1,8 @@
-"""How long a worker waits for what a client owes it; looked at in sweeps, not timed for each connection.
+"""Time limits for clients, checked in sweeps, without a timer for each connection.
 
-The clock is that of the sweeps, and between two of them the loop reads what has arrived: the time in which a
-worker was frozen, or busy, is nobody's fault but for what there is between two of them.
+The clock is the clock of sweeps: it advances by little more than the interval at each sweep. Between two
+sweeps the loop reads the bytes that have arrived. So the time in which a worker was frozen or busy counts
+against a client only up to one interval.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from fleet.config.settings import Limits
 from fleet.core.errors import LimitExceeded, TimeLimit
 
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
-"""Between two sweeps at least."""
+"""The shortest interval of sweeps."""
 RAREST_SWEEP_S: Final = 30.0
-"""However long the time limits are: a sweep does what is to be done soon after a connection is made, too."""
-_EXACT: Final = 5
-"""Sweeps in a time limit: it passes up to a fifth of it later."""
-_TIMERS_S: Final = 0.05
-"""By so much five sweeps may come early."""
+"""The longest interval of sweeps, however long the time limits are: a sweep also enables keep-alive soon
+after a connection was made."""
+_SWEEPS_PER_TIME_LIMIT: Final = 5
+"""Sweeps within a time limit: a client is closed up to a fifth of the limit late."""
+_TIMER_TOLERANCE_S: Final = 0.05
+"""How much too early five sweeps may come."""
 
-_SAID: Final[dict[TimeLimit, str]] = {
+_TIMEOUT_DETAILS: Final[dict[TimeLimit, str]] = {
     "first_request_timeout_s": "no request",
-    "request_timeout_s": "no more of a request that has begun",
-    "idle_timeout_s": "nothing asked and nothing to answer",
+    "request_timeout_s": "no more bytes of an incomplete request",
+    "idle_timeout_s": "idle with no request in flight",
 }
 
 
@@ -42,21 +44,24 @@ class TimeoutPolicy:
             "request_timeout_s": limits.request_timeout_s,
             "idle_timeout_s": limits.idle_timeout_s,
         }
-        self.sweep_s = max(SWEEP_S, min(*self._limit_s.values(), _EXACT * RAREST_SWEEP_S) / _EXACT)
-        """Between two sweeps while somebody is new, or above a limit of connections."""
-        rare_s = min(limits.request_timeout_s, limits.idle_timeout_s) / _EXACT
+        self.sweep_s = max(
+            SWEEP_S,
+            min(*self._limit_s.values(), _SWEEPS_PER_TIME_LIMIT * RAREST_SWEEP_S) / _SWEEPS_PER_TIME_LIMIT,
+        )
+        """Interval of sweeps while there are new connections, or connections above a limit."""
+        rare_s = min(limits.request_timeout_s, limits.idle_timeout_s) / _SWEEPS_PER_TIME_LIMIT
         self.rare_sweep_s = max(SWEEP_S, min(rare_s, RAREST_SWEEP_S))
-        """Between two sweeps else."""
+        """Interval of sweeps at other times."""
 
-    def over(self, limit: TimeLimit, waited_s: float) -> LimitExceeded | None:
-        """The error where a limit has passed."""
-        if waited_s < self._limit_s[limit] - _TIMERS_S:
+    def error_if_exceeded(self, limit: TimeLimit, waited_s: float) -> LimitExceeded | None:
+        """Return the error for a client that has waited for too long; else None."""
+        if waited_s < self._limit_s[limit] - _TIMER_TOLERANCE_S:
             return None
-        return LimitExceeded(limit, f"{_SAID[limit]} for {waited_s:.0f} s")
+        return LimitExceeded(limit, f"{_TIMEOUT_DETAILS[limit]} for {waited_s:.0f} s")
 
 
 class ClientTimeout:
-    """What one client owes, and since when."""
+    """The time limit that runs for one client, and since when."""
 
     __slots__ = ("_limit", "_progress", "_since_s")
 
@@ -66,14 +71,15 @@ class ClientTimeout:
         self._since_s = 0.0
 
     def check(
-        self, limit: TimeLimit | None, progress: int, patience: TimeoutPolicy, now_s: float
+        self, limit: TimeLimit | None, progress: int, policy: TimeoutPolicy, now_s: float
     ) -> LimitExceeded | None:
-        """Whether it has owed that for too long.
+        """Return the error if the client has made no progress for too long; else None.
 
         Args:
-            limit: which one runs; None where it is not the client's turn.
-            progress: any number that changes when the client does something about it.
+            limit: the limit that runs; None when it is not the client's turn.
+            progress: a number that changes whenever the client makes progress.
+            now_s: by the clock of sweeps.
         """
         if limit != self._limit or progress != self._progress:
             self._limit, self._progress, self._since_s = limit, progress, now_s
-        return None if limit is None else patience.over(limit, now_s - self._since_s)
+        return None if limit is None else policy.error_if_exceeded(limit, now_s - self._since_s)

@@ -1,7 +1,7 @@
-"""Takes the connections of one TLS listener.
+"""Accepts the connections of one TLS listener.
 
-A loop of our own: asyncio's server tells nobody of a handshake that failed, does not count those that never
-end, and keeps the certificates that it was started with.
+The fleet has its own accept loop, because asyncio's server does not report failed handshakes, does not limit
+handshakes that never end, and keeps the certificates of its start.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from weakref import WeakKeyDictionary
 from fleet.core.foreign_protocols import NotTls, in_place_of_tls
 from fleet.core.model import BrokerId
 from fleet.proxy.sni import ServerNames
-from fleet.proxy.tls_transport import TlsRoom, TlsTransport
+from fleet.proxy.tls_transport import SharedTls, TlsTransport
 from fleet.tls.peers import explain
 
 log = logging.getLogger(__name__)
 
 MAX_HANDSHAKES: Final = 1000
-"""Of one port at a time; with more, the oldest one is given up."""
+"""Handshakes of one port at a time; above the limit the oldest one is cancelled."""
 ACCEPT_PAUSE_S: Final = 0.1
 
 
 class TlsServer:
-    """Meets the clients of one listening socket; none waits for the handshake of another.
+    """Accepts the clients of one listening socket; no client waits for the handshake of another.
 
     Args:
-        sock: listens; closed by ``close``.
-        listener: its name, for what is said of clients.
-        context: how a client that comes now is met; raises OSError.
-        factory: of the protocol that is given a client once its handshake is done.
-        refused: told of each client whose handshake failed, and why.
+        sock: the listening socket; closed by ``close``.
+        listener: the listener's name, for log lines about clients.
+        context: returns the TLS context for the next client; raises OSError.
+        factory: creates the protocol of a client whose handshake is complete.
+        refused: called with the address of each client whose handshake failed, and the reason.
         handshake_s: how long a handshake may take.
-        room: of the worker.
+        shared: the worker's.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TlsServer:
         factory: Callable[[ssl.SSLObject], asyncio.Protocol],
         refused: Callable[[str, str], None],
         handshake_s: float,
-        room: TlsRoom,
+        shared: SharedTls,
     ) -> None:
         self._sock = sock
         self._listener = listener
@@ -56,12 +56,12 @@ class TlsServer:
         self._factory = factory
         self._refused = refused
         self._handshake_s = handshake_s
-        self._room = room
+        self._shared = shared
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Accept nobody any more; handshakes that have begun go on."""
+        """Stop accepting clients; handshakes that have begun continue."""
         self._accepting.cancel()
         self._sock.close()
 
@@ -70,10 +70,10 @@ class TlsServer:
         while True:
             try:
                 sock, address = await loop.sock_accept(self._sock)
-            except ConnectionAbortedError:  # it has gone again
+            except ConnectionAbortedError:  # the client has already left
                 continue
-            except OSError as error:  # no file descriptor is left, for one
-                log.warning("nothing can be accepted: %s", error)
+            except OSError as error:  # for example, no file descriptor is left
+                log.warning("cannot accept TLS connections: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             if len(self._handshakes) >= MAX_HANDSHAKES:
@@ -84,7 +84,7 @@ class TlsServer:
 
     async def _let_in(self, sock: socket.socket, peer: str) -> None:
         try:
-            transport = TlsTransport(self._room, self._context(), self._factory)
+            transport = TlsTransport(self._shared, self._context(), self._factory)
             async with asyncio.timeout(self._handshake_s):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: transport, sock)
                 await transport.handshake()
@@ -98,18 +98,18 @@ class TlsServer:
             self._refused(peer, explain(error))
             sock.close()
         except asyncio.CancelledError:
-            self._refused(peer, f"more than {MAX_HANDSHAKES} handshakes at a time")
+            self._refused(peer, f"more than {MAX_HANDSHAKES} handshakes at the same time")
             sock.close()
             raise
 
 
 class NamedClients:
-    """Has clients of one port served as the server names say that they give.
+    """Serves the clients of one port according to the server names in their handshakes.
 
     Args:
-        context: as of ``TlsServer``.
-        names: which identities they are for.
-        factory: makes the factory of an identity's protocols, or of bootstrap's.
+        context: see ``TlsServer``.
+        names: server name → identity.
+        factory: returns the protocol factory of an identity; of bootstrap connections for None.
     """
 
     def __init__(
@@ -121,21 +121,21 @@ class NamedClients:
         self._context = context
         self._names = names
         self._factory = factory
-        self._meant: WeakKeyDictionary[ssl.SSLObject, BrokerId | None] = WeakKeyDictionary()
+        self._identities: WeakKeyDictionary[ssl.SSLObject, BrokerId | None] = WeakKeyDictionary()
 
     def context(self) -> ssl.SSLContext:
-        """As of ``TlsServer``: refuses names that it does not know."""
+        """Return the TLS context for the next client (see ``TlsServer``); it refuses unknown server names."""
         context = self._context()
-        context.sni_callback = self._named
+        context.sni_callback = self._on_server_name
         return context
 
-    def _named(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+    def _on_server_name(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
         try:
-            self._meant[tls] = self._names.broker_id(name)
+            self._identities[tls] = self._names.broker_id(name)
         except KeyError:
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
         return None
 
     def protocol(self, tls: ssl.SSLObject) -> asyncio.Protocol:
-        """Of a client whose handshake is done."""
-        return self._factory(self._meant.pop(tls))()
+        """Create the protocol of a client whose handshake is complete."""
+        return self._factory(self._identities.pop(tls))()

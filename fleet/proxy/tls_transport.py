@@ -1,10 +1,11 @@
-"""TLS of one connection: the protocol of its socket's transport, and the transport of what it carries.
+"""TLS of one connection: the protocol of the socket's transport, and the transport of the carried protocol.
 
     SHAKING ──handshake──► OPEN ──write_eof──► reads only ──close, the other side's end, or time──► LOST
 
-It leaves out what uvloop's own has and a proxy need not pay for: a buffer for each connection, where those of
-a worker, which are at work one after the other, share two; an exception each time that all is read; and
-reading that ends where writing does. Its goodbye is close_notify, after which the other side may still send.
+It avoids costs of uvloop's own TLS. All connections of a worker share two buffers, because they work one
+after the other; uvloop has buffers for each connection. uvloop raises an exception each time all bytes are
+read, and stops reading when writing ends. Here the goodbye is close_notify, after which the other side may
+still send.
 
     Source: RFC 8446, section 6.1
 """
@@ -21,26 +22,26 @@ from fleet.core.foreign_protocols import NotTls, name_protocol
 from fleet.proxy.deadlines import Deadlines
 
 RECORD_BYTES: Final = 16 * 1024
-"""The most that one record has, in plaintext. Source: RFC 8446, section 5.1"""
+"""The longest plaintext of one record. Source: RFC 8446, section 5.1"""
 PIECE_BYTES: Final = 64 * 1024
-"""The most that is encrypted at a time: a buffer of so much stays in a cache. Reasoned, not measured."""
+"""The most bytes that are encrypted at a time: such a buffer stays in a cache. Reasoned, not measured."""
 SLICE_BYTES: Final = 32 * 1024
-"""The most that is decrypted before somebody looks what came of it."""
-BARREN_BYTES: Final = 32 * 1024
-"""Received without any data in them, after the handshake; then the connection is cut. A record has half of
-that. A byte of data makes up for ``DATA_CREDIT`` others: a peer that changes keys has data to send. Found:
-250 KB of KeyUpdate took 0.2 s of CPU.
+"""The most bytes that are decrypted before the result is checked."""
+MAX_BYTES_WITHOUT_DATA: Final = 32 * 1024
+"""Bytes received after the handshake without any data in them, above which the connection is cut. A record is
+half as long. Each byte of data makes up for ``DATA_CREDIT`` other bytes: a peer that changes keys has data to
+send. Found: 250 KB of KeyUpdate took 0.2 s of CPU.
 """
 DATA_CREDIT: Final = 64
 UNREAD_ANSWER_BYTES: Final = 16 * 1024
-"""Of TLS's own answers, as to KeyUpdate, to somebody who does not read; then the connection is cut."""
+"""Bytes of TLS's own answers (such as to KeyUpdate) that a peer may leave unread before it is cut."""
 _WantRead: Final = ssl.SSLWantReadError
 
 
-class TlsRoom:
-    """What the TLS of one worker's connections shares.
+class SharedTls:
+    """The state that all TLS connections of one worker share.
 
-    Args: goodbye_s: how long the other side may take to answer a goodbye, or to read what was sent before it.
+    Args: goodbye_s: how long the other side may take to answer a goodbye, or to read the bytes before it.
     """
 
     __slots__ = ("goodbyes", "incoming", "outgoing")
@@ -48,34 +49,33 @@ class TlsRoom:
     def __init__(self, goodbye_s: float) -> None:
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
-        """Both are empty whenever other code than that of one connection's TLS runs."""
+        """Both buffers are empty whenever code outside one connection's TLS runs."""
         self.goodbyes: Deadlines[TlsTransport] = Deadlines(goodbye_s, TlsTransport.abort)
 
 
 class TlsTransport(asyncio.Protocol):
-    """One connection.
+    """One TLS connection.
 
     Args:
-        room: of the worker.
-        context: how the other side is met; without renegotiation, so that what is written never has to wait
-            for something to be read.
-        factory: makes the protocol that is carried, once the handshake is done.
-        server_hostname: whom the other side is to be; None where that is a client.
-    Raises: ValueError: nobody can have that name.
+        shared: the worker's.
+        context: the TLS context; without renegotiation, so that writing never has to wait for reading.
+        factory: creates the carried protocol once the handshake is complete.
+        server_hostname: the expected name of the other side; None if the other side is a client.
+    Raises: ValueError: ``server_hostname`` is not a valid name.
     """
 
     __slots__ = (
-        "_barren_bytes",
         "_broken",
+        "_bytes_without_data",
         "_closing",
         "_ended",
         "_factory",
         "_full",
         "_handshake",
+        "_has_said_goodbye",
         "_paused",
         "_protocol",
-        "_room",
-        "_said_goodbye",
+        "_shared",
         "_socket",
         "_tls",
         "_unread_answer_bytes",
@@ -85,39 +85,39 @@ class TlsTransport(asyncio.Protocol):
 
     def __init__(
         self,
-        room: TlsRoom,
+        shared: SharedTls,
         context: ssl.SSLContext,
         factory: Callable[[ssl.SSLObject], asyncio.Protocol],
         server_hostname: str | None = None,
     ) -> None:
-        self._room = room
+        self._shared = shared
         self._tls = context.wrap_bio(
-            room.incoming,
-            room.outgoing,
+            shared.incoming,
+            shared.outgoing,
             server_side=server_hostname is None,
             server_hostname=server_hostname,
         )
         self._protocol: asyncio.Protocol | None = None
-        """None before it is made, and when the connection is lost."""
+        """None before the handshake is complete, and after the connection is lost."""
         self._closing = False
         self._full = False
-        """The other side does not read what was written."""
+        """Whether the other side does not read what was written."""
         self._paused = False
-        """What is carried wants nothing more to be read."""
+        """Whether the carried protocol has paused reading."""
         self._unread_answer_bytes = 0
-        self._barren_bytes = 0
+        self._bytes_without_data = 0
         self._broken = False
-        self._said_goodbye = False
+        self._has_said_goodbye = False
         self._ended = False
-        """The other side has said goodbye, or ended without."""
+        """Whether the other side has said goodbye, or ended without."""
         self._factory = factory
         self._handshake: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
-        """None once it was waited for: what it fails with knows, by its traceback, of this connection."""
+        """None once awaited: its error refers to this connection by its traceback, which would be a cycle."""
 
     async def handshake(self) -> None:
-        """Wait for it, once, when the socket is connected. One that nobody waits for any longer is cut.
+        """Wait for the handshake; call once, when the socket is connected. Cancelling cuts the connection.
 
-        Raises: OSError: it failed. The other side has been told why, where TLS has a word for it.
+        Raises: OSError: the handshake failed. The other side got an alert if TLS has one for the reason.
         """
         assert self._handshake is not None
         try:
@@ -133,7 +133,7 @@ class TlsTransport(asyncio.Protocol):
     # ---- called by the socket's transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+        self._socket = cast(asyncio.Transport, transport)  # uvloop's is no instance of the class
         if not self._tls.server_side:
             self._shake_hands()
 
@@ -144,7 +144,7 @@ class TlsTransport(asyncio.Protocol):
         if protocol is not None:
             plain = self._decrypt_slices(data) if len(data) > SLICE_BYTES else self._decrypt(data)
         else:
-            self._room.incoming.write(data)
+            self._shared.incoming.write(data)
             if not self._shake_hands(data):
                 return
             plain = self._decrypt(b"")
@@ -153,7 +153,7 @@ class TlsTransport(asyncio.Protocol):
                 return
             protocol = self._protocol = self._factory(self._tls)
             protocol.connection_made(cast(asyncio.Transport, self))
-            self._tell()
+            self._finish_handshake()
         if plain and not self._closing:
             protocol.data_received(plain)
         if self._broken:
@@ -168,9 +168,9 @@ class TlsTransport(asyncio.Protocol):
         return self._end()
 
     def pause_writing(self) -> None:
-        """A client that does not read is not read from, in its handshake either: TLS itself answers, too.
+        """Pause reading from a client that does not read, even in its handshake: TLS itself writes, too.
 
-        A broker goes on being read from: it may read no more before it has written.
+        Reading from a broker continues: a broker may read nothing more before it has written.
         """
         self._full = True
         if self._tls.server_side:
@@ -188,13 +188,13 @@ class TlsTransport(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._room.goodbyes.done(self)
+        self._shared.goodbyes.end(self)
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(exc)
-        self._tell(exc if isinstance(exc, OSError) else ConnectionResetError())
+        self._finish_handshake(exc if isinstance(exc, OSError) else ConnectionResetError())
 
-    # ---- called by what is carried
+    # ---- called by the carried protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         size_bytes = len(data)
@@ -207,20 +207,20 @@ class TlsTransport(asyncio.Protocol):
                 self._encrypt(view[begin : begin + PIECE_BYTES])
 
     def write_eof(self) -> None:
-        """Say goodbye after what was written; what the other side sends is still received."""
-        if self._said_goodbye:
+        """Say goodbye after the written bytes; bytes from the other side are still received."""
+        if self._has_said_goodbye:
             return
-        self._said_goodbye = True
-        with suppress(ssl.SSLError):  # the other side's is still to come
+        self._has_said_goodbye = True
+        with suppress(ssl.SSLError):  # the other side's goodbye has not come yet
             self._tls.unwrap()
         self._flush()
 
     def close(self) -> None:
-        """Say goodbye after what was written, and end once the other side has done so, too."""
+        """Say goodbye after the written bytes, and end once the other side has said goodbye, too."""
         if self._closing:
             return
         self._closing = True
-        self._room.goodbyes.begin(self)
+        self._shared.goodbyes.begin(self)
         if self._protocol is not None:
             self.write_eof()
         if self._protocol is None or self._ended:
@@ -252,7 +252,7 @@ class TlsTransport(asyncio.Protocol):
         self._socket.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Of what is encrypted."""
+        """Return the number of encrypted bytes that wait."""
         return self._socket.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -267,23 +267,23 @@ class TlsTransport(asyncio.Protocol):
             self._socket.resume_reading()
 
     def _shake_hands(self, received: bytes = b"") -> bool:
-        """Go on with it, with what has just been received; whether it is done."""
+        """Continue the handshake with the bytes just received; returns whether it is complete."""
         try:
             self._tls.do_handshake()
         except _WantRead:
             self._flush()
             return False
         except OSError as error:
-            self._room.incoming.read()
+            self._shared.incoming.read()
             protocol = name_protocol(received)
-            self._tell(error if protocol is None or protocol == "TLS" else NotTls(protocol))
+            self._finish_handshake(error if protocol is None or protocol == "TLS" else NotTls(protocol))
             self._break_off()
             return False
         self._flush()
         return True
 
     def _decrypt_slices(self, data: bytes) -> bytes:
-        """All that has come, of a read that may hold thousands of records."""
+        """Return the plaintext of a read that may have thousands of records."""
         plain: list[bytes] = []
         for begin in range(0, len(data), SLICE_BYTES):
             if self._ended or self._broken:
@@ -292,8 +292,8 @@ class TlsTransport(asyncio.Protocol):
         return b"".join(plain)
 
     def _decrypt(self, data: bytes) -> bytes:
-        """What has come; notes an end, and what is no TLS."""
-        incoming, tls = self._room.incoming, self._tls
+        """Return the plaintext of received bytes; notes the other side's goodbye and invalid records."""
+        incoming, tls = self._shared.incoming, self._tls
         incoming.write(data)
         plain = b""
         more: list[bytes] | None = None
@@ -310,7 +310,7 @@ class TlsTransport(asyncio.Protocol):
                 else:
                     more.append(record)
         except _WantRead:
-            pass  # the rest of a record is still to come
+            pass  # the rest of the record has not come yet
         except ssl.SSLZeroReturnError:
             self._ended = True
         except ssl.SSLError:
@@ -321,33 +321,36 @@ class TlsTransport(asyncio.Protocol):
         if more is not None:
             plain = b"".join(more)
         if data:
-            barren_bytes = self._barren_bytes + len(data) - DATA_CREDIT * len(plain)
-            self._barren_bytes = barren_bytes if barren_bytes > 0 else 0
-        if self._barren_bytes > BARREN_BYTES or self._room.outgoing.pending:
-            self._answer()
+            barren_bytes = self._bytes_without_data + len(data) - DATA_CREDIT * len(plain)
+            self._bytes_without_data = barren_bytes if barren_bytes > 0 else 0
+        if self._bytes_without_data > MAX_BYTES_WITHOUT_DATA or self._shared.outgoing.pending:
+            self._send_answers()
         return plain
 
-    def _answer(self) -> None:
-        """Write what TLS itself has to say: other keys may be wanted, which it declines in TLS 1.2."""
+    def _send_answers(self) -> None:
+        """Write TLS's own answers, such as new keys; TLS 1.2 declines a new handshake."""
         if self._full:
-            self._unread_answer_bytes += self._room.outgoing.pending
-        if self._barren_bytes > BARREN_BYTES or self._unread_answer_bytes > UNREAD_ANSWER_BYTES:
-            self._room.outgoing.read()
+            self._unread_answer_bytes += self._shared.outgoing.pending
+        if (
+            self._bytes_without_data > MAX_BYTES_WITHOUT_DATA
+            or self._unread_answer_bytes > UNREAD_ANSWER_BYTES
+        ):
+            self._shared.outgoing.read()
             self._broken = True
         self._flush()
 
     def _encrypt(self, piece: bytes | bytearray | memoryview) -> None:
-        if self._said_goodbye:
+        if self._has_said_goodbye:
             return
         try:
             self._tls.write(piece)
         except ssl.SSLError:
             self._break_off()
         else:
-            self._socket.write(self._room.outgoing.read())
+            self._socket.write(self._shared.outgoing.read())
 
     def _end(self) -> bool:
-        """Nothing more comes from the other side; whether something may still go there."""
+        """Handle the end of the other side's bytes; returns whether bytes may still go there."""
         if self._closing:
             self._socket.close()
             return False
@@ -357,24 +360,24 @@ class TlsTransport(asyncio.Protocol):
         return False
 
     def _break_off(self) -> None:
-        """What came is not TLS, or not from whom it should; an alert tells it so."""
+        """Cut a connection that is not TLS, or whose peer is not the expected one; an alert says so."""
         self._flush()
         if not self._closing:
-            self._room.goodbyes.begin(self)
-        self._closing = self._said_goodbye = True
+            self._shared.goodbyes.begin(self)
+        self._closing = self._has_said_goodbye = True
         self._socket.close()
 
-    def _tell(self, error: OSError | None = None) -> None:
-        """Whoever waits for the handshake: that it is done, or what it failed with; once."""
+    def _finish_handshake(self, error: OSError | None = None) -> None:
+        """Complete `handshake`, or fail it with an error; only the first call counts."""
         if self._handshake is None or self._handshake.done():
             return
         if error is None:
             self._handshake.set_result(None)
         else:
             self._handshake.set_exception(error)
-            self._handshake.exception()  # it is no news where nobody waits for it
+            self._handshake.exception()  # marks the error as seen, if nothing awaits the handshake
 
     def _flush(self) -> None:
-        outgoing = self._room.outgoing
+        outgoing = self._shared.outgoing
         if outgoing.pending:
             self._socket.write(outgoing.read())

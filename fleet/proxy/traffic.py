@@ -1,8 +1,8 @@
-"""What passes through one worker, by listener and broker, from one message to control to the next.
+"""Counts the traffic of one worker by listener and broker, between two messages to control.
 
-Bytes, requests and connections are counted, all of them, in plain integers. Of some reads, chosen by chance,
-more is noted: how long the first request in it waits for its answer, its size and the answer's, who sent it,
-and how many are in flight on its connection.
+All bytes, requests and connections are counted in plain integers. Some reads are sampled at random. A sample
+has the latency of the first request in the read, the sizes of request and answer, the client, and the number
+of requests in flight on the connection.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fleet.proxy.wire.counters import WireCounters
 from fleet.runtime.ipc import ConnectionRow, TrafficMessage, TrafficRow
 
 READS_PER_SAMPLE: Final = 64
-"""On average."""
-CLIENTS_TOLD: Final = 10
-CLIENTS_KNOWN: Final = 1_000
-"""Of one listener and broker, between two messages; what comes later is not told apart."""
-CONNECTIONS_TOLD: Final = 2_000
-"""In one message."""
-OTHERS: Final = "…"
+"""Average number of reads for one sample."""
+MAX_CLIENTS_REPORTED: Final = 10
+MAX_CLIENTS_COUNTED: Final = 1_000
+"""Client ids counted for one listener and broker between two messages; later ones count as others."""
+MAX_CONNECTIONS_REPORTED: Final = 2_000
+"""Connections reported in one message."""
+OTHER_CLIENTS: Final = "…"
 BUCKETS_PER_OCTAVE: Final = 4
 
 
 def bucket_of(took_s: float) -> int:
-    """The bucket of a latency; see `ApiTraffic`. What is below a microsecond counts as one."""
+    """Return the bucket of a latency; see `ApiTraffic`. Less than a microsecond counts as one."""
     return int(BUCKETS_PER_OCTAVE * log2(max(1.0, took_s * 1e6)))
 
 
 class ApiSamples:
-    """Answers of one API that were timed."""
+    """The timed answers of one API."""
 
     __slots__ = ("latency", "request_bytes", "response_bytes")
 
@@ -46,14 +46,14 @@ class ApiSamples:
 
 
 class Traffic:
-    """What passed on all connections of one identity at one listener, and how many are open."""
+    """The traffic of all connections of one identity at one listener, and the number of open ones."""
 
     __slots__ = (
         "_clients",
         "_in_flight_peak",
-        "_requests_told",
+        "_reported",
+        "_reported_requests",
         "_samples",
-        "_told",
         "connections",
         "opened",
         "to_broker_bytes",
@@ -70,17 +70,17 @@ class Traffic:
         self._in_flight_peak = 0
         self._samples: dict[int, ApiSamples] = {}
         self._clients: Counter[str] = Counter()
-        self._told = (0, 0, 0)
-        self._requests_told = list(self.wire.requests)
+        self._reported = (0, 0, 0)
+        self._reported_requests = list(self.wire.requests)
 
     def sampled(self, client_id: str, in_flight: int) -> None:
-        """A read was looked at."""
+        """Count a sampled read."""
         self._in_flight_peak = max(self._in_flight_peak, in_flight)
-        known = client_id in self._clients or len(self._clients) < CLIENTS_KNOWN
-        self._clients[client_id if known else OTHERS] += 1
+        known = client_id in self._clients or len(self._clients) < MAX_CLIENTS_COUNTED
+        self._clients[client_id if known else OTHER_CLIENTS] += 1
 
     def answered(self, api_key: int, request_bytes: int, response_bytes: int, took_s: float) -> None:
-        """The answer to a request that was sampled has begun to come."""
+        """Count the answer to a sampled request, which has begun to arrive."""
         samples = self._samples.get(api_key)
         if samples is None:
             samples = self._samples[api_key] = ApiSamples()
@@ -89,10 +89,10 @@ class Traffic:
         samples.latency[bucket_of(took_s)] += 1
 
     def take(self, listener: str, broker_id: BrokerId) -> TrafficRow | None:
-        """What has passed since the last time; None where nothing has, and nobody is there."""
-        opened, to_broker_bytes, to_client_bytes = self._told
-        self._told = (self.opened, self.to_broker_bytes, self.to_client_bytes)
-        if self._told == (opened, to_broker_bytes, to_client_bytes) and not self.connections:
+        """Return the traffic since the last call; None without traffic and open connections."""
+        opened, to_broker_bytes, to_client_bytes = self._reported
+        self._reported = (self.opened, self.to_broker_bytes, self.to_client_bytes)
+        if self._reported == (opened, to_broker_bytes, to_client_bytes) and not self.connections:
             return None
         row = TrafficRow(
             listener,
@@ -103,7 +103,7 @@ class Traffic:
             self.to_client_bytes - to_client_bytes,
             self._in_flight_peak,
             self._apis(),
-            dict(self._clients.most_common(CLIENTS_TOLD)),
+            dict(self._clients.most_common(MAX_CLIENTS_REPORTED)),
         )
         self._in_flight_peak = 0
         self._samples = {}
@@ -111,10 +111,10 @@ class Traffic:
         return row
 
     def _apis(self) -> dict[int, ApiTraffic]:
-        requests, before = self.wire.requests, self._requests_told
+        requests, before = self.wire.requests, self._reported_requests
         if requests == before and not self._samples:
             return {}
-        self._requests_told = list(requests)
+        self._reported_requests = list(requests)
         return {
             key: self._api(key, now - was)
             for key, (now, was) in enumerate(zip(requests, before, strict=True))
@@ -135,9 +135,9 @@ class Traffic:
 
 
 class Sampling:
-    """Which reads from clients of a worker are looked at more closely.
+    """Chooses which reads from the clients of a worker are sampled.
 
-    ``reads`` is how many there will be up to the next one that is; below 0 there is none.
+    ``reads`` is the number of reads up to the next sample; below 0 no read is sampled.
     """
 
     __slots__ = ("reads",)
@@ -145,18 +145,18 @@ class Sampling:
     def __init__(self) -> None:
         self.reads = 0
 
-    def look_again(self) -> None:
-        """Chance decides, so that clients with a rhythm of their own are not always looked at in step."""
+    def schedule_next(self) -> None:
+        """Choose the next sample at random, so that samples never follow the rhythm of a client."""
         self.reads = random.randrange(1, 2 * READS_PER_SAMPLE)
 
 
 class TrafficLog:
-    """What control has not been told of yet.
+    """The traffic and the connections that control has no message about yet.
 
     Args:
-        worker: which life of which one.
-        rows: takes what has passed.
-        now_s: on the monotonic clock, as everywhere here; the wall clock may jump.
+        worker: identifies the worker and its process.
+        rows: takes the traffic since its last call.
+        now_s: by the monotonic clock, like all times here; the wall clock may jump.
     """
 
     def __init__(self, worker: str, rows: Callable[[], tuple[TrafficRow, ...]], now_s: float) -> None:
@@ -165,18 +165,18 @@ class TrafficLog:
         self._connections: deque[ConnectionRow] = deque()
         self._dropped = 0
         self._since_s = now_s
-        self._told = 0
+        self._reported = 0
 
     def note(self, row: ConnectionRow) -> None:
-        """A connection has begun, or ended."""
-        if len(self._connections) < CONNECTIONS_TOLD:
+        """Add the begin or the end of a connection."""
+        if len(self._connections) < MAX_CONNECTIONS_REPORTED:
             self._connections.append(row)
         else:
             self._dropped += 1
 
     def take(self, now_s: float, wall_ms: int) -> TrafficMessage:
-        """All that control has not been told of."""
-        self._told += 1
+        """Return the message for control with everything since the last one."""
+        self._reported += 1
         message = TrafficMessage(
             self._worker,
             wall_ms,
@@ -184,7 +184,7 @@ class TrafficLog:
             self._rows(),
             tuple(self._connections),
             self._dropped,
-            self._told,
+            self._reported,
         )
         self._connections.clear()
         self._dropped = 0

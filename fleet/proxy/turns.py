@@ -1,4 +1,4 @@
-"""Long work in small steps, of which a worker takes one in each turn of its event loop."""
+"""Long work in small steps: a worker takes one step in each turn of its event loop."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Callable
 class TurnQueue:
     """Steps that wait for their turn.
 
-    One for all connections of a worker: if each of a thousand took its own step, the turn would be as long as
-    a thousand steps. Addresses take turns, and the connections of each: a thousand of one address hold up
-    another one as one does.
+    All connections of a worker share one queue. If each of a thousand connections took its own step, a turn
+    would be as long as a thousand steps. Addresses take turns, and so do the connections of each address: a
+    thousand connections of one address delay another address no more than one connection does.
 
-    Args: call_soon: has something called in the next turn of the event loop.
+    Args: call_soon: calls a function in the next turn of the event loop.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._steps: dict[str, dict[Callable[[], None], None]] = {}
-        """By address; of both the one that waits for longest is the first."""
+        """Address → its steps; the address, and the step, that waits for longest comes first."""
         self._is_called = False
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of steps that wait."""
         return sum(map(len, self._steps.values()))
 
     def add(self, source: str, step: Callable[[], None]) -> None:
-        """Have it called once, after those of the same address that wait; it may wait already."""
+        """Queue a step behind the waiting steps of the same address; does nothing if it waits already."""
         self._steps.setdefault(source, {})[step] = None
-        self._call()
+        self._schedule()
 
-    def _call(self) -> None:
+    def _schedule(self) -> None:
         if self._steps and not self._is_called:
             self._is_called = True
-            self._call_soon(self._take)
+            self._call_soon(self._run_next)
 
-    def _take(self) -> None:
+    def _run_next(self) -> None:
         self._is_called = False
         source = next(iter(self._steps))
         steps = self._steps.pop(source)
@@ -43,5 +43,5 @@ class TurnQueue:
         del steps[step]
         if steps:
             self._steps[source] = steps
-        self._call()
+        self._schedule()
         step()

@@ -1,4 +1,4 @@
-"""The data plane's process: sockets, the directory they are served by, and an orderly end."""
+"""The worker of the data plane: its sockets, its directory, and its orderly end."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from fleet.proxy.control_channel import ControlChannel
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.departures import Departures, Party
-from fleet.proxy.dialer import Dialler
+from fleet.proxy.dialer import Dialer
 from fleet.proxy.host import Host, State
 from fleet.proxy.limits import ConnectionLimiter
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
-from fleet.proxy.sessions import Sessions
+from fleet.proxy.sessions import SessionFactory
 from fleet.proxy.sni import ServerNames
-from fleet.proxy.splice import pipe
+from fleet.proxy.splice import create_pipe
 from fleet.proxy.tls_server import NamedClients, TlsServer
-from fleet.proxy.tls_transport import TlsRoom
+from fleet.proxy.tls_transport import SharedTls
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.turns import TurnQueue
 from fleet.runtime import ipc
@@ -43,42 +43,45 @@ from fleet.runtime.child import ChildSpec
 from fleet.runtime.ipc import BOOTSTRAP, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.runtime.ticker import PeriodicCallback
 from fleet.tls import listeners
-from fleet.tls.brokers import to_brokers
+from fleet.tls.brokers import broker_tls
 
 log = logging.getLogger(__name__)
 
 FIRST_DIRECTORY_S: Final = 0.5
-"""How long a starting worker lets clients wait for a directory that is newer than the file's."""
-PHASE_SHARE: Final = 0.1
-"""The part of ``drain_timeout_s`` for each of: having clients leave one after the other, waiting for a moment
-when nothing is in flight, letting what is in flight answer. Control may have had half; goodbyes need some."""
-NOTICE_S: Final = 0.25
-"""How long other members get to learn of a move before clients are sent to ask them: one that is told the old
-place once more comes back, and stays."""
-MOVE_IS_NEWS_S = 600.0  # not Final: tests change it, and a compiler would write its value into the code
-"""How long after a move, at least, clients are made to forget a coordinator's former address: above the
-time-outs of sessions and sockets, so that whoever lost a coordinator has asked for it within."""
-OLD_NEWS_S = 60.0  # not Final, as above
-"""How often moves are looked for that are no news any more: a multiple of how often counters are told."""
-LIBRDKAFKA_PATIENCE_S: Final = 1.0
-"""How long connections of a librdkafka client wait for a moment when nothing is in flight: it comes soon, or
-on a busy machine never. Until then the client may ask for Metadata at any time. For as long again a party
-waits for its slowest connection, and forwards nothing new."""
-GATHER_S: Final = 0.05
-"""How long the first turn waits for identities that move a moment later, of the same clients."""
-RETURN_S: Final = 1.0
-"""How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
-A stopping worker listens for so long, and one that goes on then tells them again."""
-BACK_S: Final = 10.0
-"""How long after a move those that come back are told again: then whoever stays has no other way."""
-LONGEST_RESPONSES: Final = 2
-"""Of the longest responses that may be held, how many all connections of a worker may have at a time."""
-FULL_BUFFERS: Final = 4
-"""Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
-REQUEST_BUFFERS: Final = 32
-"""Of write buffers, as many as requests in flight of all clients of a worker may take that have many."""
+"""How long a starting worker lets clients wait for a newer directory than the file's."""
+DRAIN_PHASE_SHARE: Final = 0.1
+"""Share of ``drain_timeout_s`` for each of three phases: clients leave one after the other; connections wait
+for a moment when nothing is in flight; requests in flight are answered. Control may have used half of the
+time, and goodbyes need some."""
+MOVE_NOTICE_S: Final = 0.25
+"""How long other members get to learn of a move before clients are sent to them. A client that gets the old
+address once more comes back, and stays."""
+MOVE_RETENTION_S = 600.0  # not Final: tests change it, and a compiler would write its value into the code
+"""The shortest time after a move in which clients are made to forget a coordinator's old address. It exceeds
+the time-outs of sessions and sockets, so every client that lost its coordinator looks for it within this
+time."""
+FORGET_MOVES_INTERVAL_S = 60.0  # not Final, as above
+"""The interval at which old moves are forgotten: a multiple of the interval of counters."""
+LIBRDKAFKA_IDLE_WAIT_S: Final = 1.0
+"""How long connections of a librdkafka client wait for a moment when nothing is in flight. The moment comes
+soon, or never on a busy machine, and meanwhile the client may request Metadata at any time. A party then
+waits as long again for its slowest connection, and forwards nothing new."""
+FIRST_MOVE_DELAY_S: Final = 0.05
+"""How long the first turn of departures waits for other identities of the same clients to move."""
+CLIENT_RETURN_S: Final = 1.0
+"""How long clients may come back after they were sent away: some do so once, and learn the new address
+meanwhile. A stopping worker listens for this long. A running worker sends them away again after this time."""
+MOVE_AGAIN_WINDOW_S: Final = 10.0
+"""How long after a move returning clients are sent away again; later ones have no alternative."""
+HELD_LONGEST_RESPONSES: Final = 2
+"""How many responses of the greatest allowed size all connections of a worker may hold at a time."""
+BACKLOG_WRITE_BUFFERS: Final = 4
+"""Memory for all clients of a worker that are behind, in write buffers; a lower bound of the limit."""
+REQUEST_WRITE_BUFFERS: Final = 32
+"""Memory for the requests in flight of all clients of a worker that have many, in write buffers."""
 LONGEST_READ_BYTES: Final = 256 * 1024
-"""Of a transport. Write buffers and responses count for as much at least: one client must not be too many."""
+"""The longest read of a transport. Limits count each buffer and response as at least this long, so that one
+client alone never exceeds them."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
@@ -87,8 +90,8 @@ class Worker(Host):
     """One worker of a member.
 
     Args:
-        spec: what the supervisor says; its descriptors become this worker's.
-        first_directory_s: how long clients wait for a directory that is newer than the file's.
+        spec: the supervisor's specification; the worker takes over its file descriptors.
+        first_directory_s: how long clients wait for a newer directory than the file's.
     """
 
     def __init__(self, spec: ChildSpec, first_directory_s: float = FIRST_DIRECTORY_S) -> None:
@@ -100,62 +103,67 @@ class Worker(Host):
         self._timing = spec.settings.timing
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
-        held_bytes = LONGEST_RESPONSES * max(self._limits.max_patched_response_bytes, LONGEST_READ_BYTES)
+        held_bytes = HELD_LONGEST_RESPONSES * max(self._limits.max_patched_response_bytes, LONGEST_READ_BYTES)
         self.responses = MemoryBudget(held_bytes, self._evict_response)
-        backlog_bytes = FULL_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
+        backlog_bytes = BACKLOG_WRITE_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
         self.backlogs = Backlogs(backlog_bytes, self.responses, self._evict_reader)
-        requests_bytes = REQUEST_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
+        requests_bytes = REQUEST_WRITE_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
         self.requests = MemoryBudget(requests_bytes, self._evict_requests)
         self.turns = TurnQueue(self._loop.call_soon)
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
-        self._log: TrafficLog | None = None
-        self._dialled_for = 0
+        self._traffic_log: TrafficLog | None = None
+        self._dial_count = 0
         self.sampling = Sampling()
-        self.pipe = pipe()
+        self.pipe = create_pipe()
         self.leaving = Deadlines(self.linger_s, BrokerConnection.abort)
         if spec.settings.events is not None:
             life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
-            self._log = TrafficLog(life, self._counters.rows, time.monotonic())
-            self.sampling.look_again()
+            self._traffic_log = TrafficLog(life, self._counters.rows, time.monotonic())
+            self.sampling.schedule_next()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
-        self._limiter = ConnectionLimiter(spec.settings, self._member, self._everyone)
+        self._limiter = ConnectionLimiter(spec.settings, self._member, self._all_connections)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
         self._tls = listeners.servers(spec.settings, spec.proxy_id)
-        self._tls_room = TlsRoom(self.linger_s)
+        self._shared_tls = SharedTls(self.linger_s)
         self._draining = False
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
         self._departures: Departures[ClientConnection] = Departures()
         self._next_departure: asyncio.TimerHandle | None = None
-        self._sent_away: dict[BrokerId, dict[int, float]] = {}
-        """Identity that has moved away → hash of a client's key → until when a librdkafka client that comes
-        back writes nothing."""
-        self._waiting: set[ClientConnection] = set()
-        """Those that do."""
-        self._news: deque[tuple[float, AddressSource, int]] = deque()
-        """Of each directory and listener: when it came, and as which update."""
-        self._waited_for: set[ClientConnection] = set()
+        self._withheld_until_s: dict[BrokerId, dict[int, float]] = {}
+        """Identity that has moved away → hash of a client's key → until when Produce of a returning
+        librdkafka client is withheld."""
+        self._withheld: set[ClientConnection] = set()
+        """The connections whose Produce is withheld."""
+        self._recent_moves: deque[tuple[float, AddressSource, int]] = deque()
+        """For each directory and listener: its time of arrival, the source, and the number of the update."""
+        self._leaving_connections: set[ClientConnection] = set()
         self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
         self._sources = {
             each.name: AddressSource(
-                self._directory, each.name, self._me.proxy_id, self._saw, self._counters.wire
+                self._directory, each.name, self._me.proxy_id, self._report_broker, self._counters.wire
             )
             for each in self._member.listeners
         }
         hello = Hello(spec.index, os.getpid())
-        passed = None if self._log is None else partial(self._passed, self._log)
+        take_traffic = None if self._traffic_log is None else partial(self._take_traffic, self._traffic_log)
         self._control_channel = ControlChannel(
-            spec.control_socket, hello, self.apply, self._told, self.count, passed
+            spec.control_socket, hello, self.apply, self._note_reachable, self.snapshot, take_traffic
         )
-        tls = to_brokers(spec.settings.upstream)
+        tls = broker_tls(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s, control = self._timing.upstream_connect_timeout_s, self._control_channel
-        self._dialler = Dialler(
-            self._upstreams, context, self._tls_room, timeout_s, control.lost, control.want
+        self._dialer = Dialer(
+            self._upstreams,
+            context,
+            self._shared_tls,
+            timeout_s,
+            control.report_lost_broker,
+            control.report_unknown_broker,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -165,8 +173,8 @@ class Worker(Host):
             self.apply(stored)
         following = asyncio.create_task(self._control_channel.run())
         sweeping = self._limiter.start()
-        forgetting = PeriodicCallback(OLD_NEWS_S, self._forget_moves)
-        telling = self._control_channel.tell_regularly()
+        forgetting = PeriodicCallback(FORGET_MOVES_INTERVAL_S, self._forget_moves)
+        reporting = self._control_channel.start_reporting()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._first_directory_s):
@@ -180,86 +188,86 @@ class Worker(Host):
                 following,
                 sweeping.failed,
                 forgetting.failed,
-                *(each.failed for each in telling),
+                *(each.failed for each in reporting),
             ]
             waiting: list[asyncio.Future[Any]] = [*ends, stopping]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             for end in ends:
                 if end.done():
-                    end.result()  # none is done but by an error
+                    end.result()  # each of them only ends with an error
             await self._drain_all()
         finally:
             self._control_channel.send_counters()
             following.cancel()
-            for each in (forgetting, *telling):
+            for each in (forgetting, *reporting):
                 each.stop()
             self._limiter.stop()
             await asyncio.wait([following])
-            self._dialler.stop()
+            self._dialer.stop()
 
     # ---- directories
 
     def apply(self, directory: Directory) -> None:
-        """Serve by this directory from now on; let go of the clients whose identity has left this member."""
+        """Switch to a new directory, and send away the clients whose identity has left this member."""
         before, me = self._directory, self._me.proxy_id
         if me not in directory.members:
             directory = replace(directory, members={**directory.members, me: self._me})
         self._directory = directory
         self._upstreams.commit(directory.brokers)
-        self._dialler.look_again()
+        self._dialer.retry_unknown()
         now_s = self._loop.time()
         for source in self._sources.values():
-            self._news.append((now_s, source, source.update(directory)))
-        gone = [
+            self._recent_moves.append((now_s, source, source.update(directory)))
+        lost_ids = [
             broker_id
             for broker_id in self._connections
             if me in before.advertised.get(broker_id, ())
             and me not in directory.advertised.get(broker_id, ())
         ]
-        if gone:
-            self._let_go(gone)
-        for connection in [each for each in self._waiting if self._owns(each)]:
-            self._end_waiting(connection)  # its client comes again, and is served
+        if lost_ids:
+            self._move_away(lost_ids)
+        for connection in [each for each in self._withheld if self._owns(each)]:
+            self._end_withholding(connection)  # the client connects again, and is served
 
     def _forget_moves(self) -> None:
-        """Regularly: with a timer of the loop for each directory each of its waits would have a limit."""
-        before_s = self._loop.time() - MOVE_IS_NEWS_S
+        """Forget old moves. With a loop timer for each directory, all waits of the loop would be limited."""
+        before_s = self._loop.time() - MOVE_RETENTION_S
         old: dict[AddressSource, int] = {}
-        while self._news and self._news[0][0] <= before_s:
-            _, source, update = self._news.popleft()
+        while self._recent_moves and self._recent_moves[0][0] <= before_s:
+            _, source, update = self._recent_moves.popleft()
             old[source] = update
         for source, update in old.items():
             source.forget_moves(update)
         now_s = self._loop.time()
-        for broker_id, clients in list(self._sent_away.items()):
+        for broker_id, clients in list(self._withheld_until_s.items()):
             if all(until_s <= now_s for until_s in clients.values()):
-                del self._sent_away[broker_id]
+                del self._withheld_until_s[broker_id]
 
-    def _let_go(self, broker_ids: Collection[BrokerId]) -> None:
-        """Have identities' clients leave one after the other: they must not all reconnect at once."""
+    def _move_away(self, broker_ids: Collection[BrokerId]) -> None:
+        """Let the clients of identities leave one by one, so that they do not all reconnect at once."""
         leaving: list[ClientConnection] = []
         for broker_id in broker_ids:
             served = self._connections[broker_id]
-            log.info("identity %d has moved away: moving %d connections", broker_id, len(served))
+            log.info("identity %d has moved to another member: moving %d connections", broker_id, len(served))
             self._moved_s[broker_id] = self._loop.time()
-            self._sent_away[broker_id] = {}
+            self._withheld_until_s[broker_id] = {}
             leaving += served
         for connection in leaving:
             if connection.session.drops_moved:
-                connection.session.watch(on=True)
-        self._loop.call_later(NOTICE_S, self._queue, leaving)
+                connection.session.watch_fetches(on=True)
+        self._loop.call_later(MOVE_NOTICE_S, self._queue, leaving)
 
     def _queue(self, leaving: Iterable[ClientConnection]) -> None:
-        """Give connections their turn: by now the other members know where the identities are."""
+        """Queue connections for their turn to leave; by now the other members know the new owners."""
         if not self._departures:
-            self._next_move_s = max(self._next_move_s, self._loop.time() + GATHER_S)
+            self._next_move_s = max(self._next_move_s, self._loop.time() + FIRST_MOVE_DELAY_S)
         self._departures.add(filter(self._has_to_leave, leaving))
         self._depart_later()
 
     def _has_to_leave(self, connection: ClientConnection) -> bool:
-        """Whether it does, and nothing has been done about it yet."""
-        if connection.moving or connection.state is State.CLOSED or connection in self._waiting:
+        """Whether a connection has to leave, and has not been sent away yet."""
+        if connection.is_moving or connection.state is State.CLOSED or connection in self._withheld:
             return False
         return not self._owns(connection)
 
@@ -275,41 +283,41 @@ class Worker(Host):
                 if self._has_to_leave(connection):
                     leaving.append(connection)
                 else:
-                    connection.session.watch(on=False)
+                    connection.session.watch_fetches(on=False)
         self._next_move_s += self._move_interval_s * len(leaving)
         self._send_away(leaving, self._timing.move_timeout_s, self._timing.move_timeout_s)
         self._depart_later()
 
-    def _send_away(self, connections: list[ClientConnection], patience_s: float, answer_s: float) -> None:
-        """Have connections leave, together where there are several."""
-        soon_s = min(patience_s, LIBRDKAFKA_PATIENCE_S)
-        together = [each for each in connections if not each.moving and each.party is None]
+    def _send_away(self, connections: list[ClientConnection], idle_wait_s: float, answer_s: float) -> None:
+        """Send connections away; several of them leave together."""
+        soon_s = min(idle_wait_s, LIBRDKAFKA_IDLE_WAIT_S)
+        together = [each for each in connections if not each.is_moving and each.party is None]
         if len(together) > 1:
             party = Party(together)
-            self._loop.call_later(soon_s + min(answer_s, LIBRDKAFKA_PATIENCE_S), party.end)
+            self._loop.call_later(soon_s + min(answer_s, LIBRDKAFKA_IDLE_WAIT_S), party.end)
         until_s = self._loop.time() + soon_s + self._timing.move_timeout_s
         for connection in connections:
             broker_id, session = connection.broker_id, connection.session
-            if not session.drops_moved or session.coordinates:
-                connection.move(patience_s, answer_s)
+            if not session.drops_moved or session.is_group_member:
+                connection.move(idle_wait_s, answer_s)
                 continue
-            if broker_id in self._sent_away:
-                self._sent_away[broker_id].setdefault(hash(session.client_key), until_s)
-            connection.move(soon_s, patience_s - soon_s + answer_s)
+            if broker_id in self._withheld_until_s:
+                self._withheld_until_s[broker_id].setdefault(hash(session.client_key), until_s)
+            connection.move(soon_s, idle_wait_s - soon_s + answer_s)
 
     def _owns(self, connection: ClientConnection) -> bool:
         broker_id = connection.broker_id
         return broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ())
 
-    def _saw(self, broker: Broker) -> None:
-        """A response names it otherwise than the directory: control asks the cluster."""
-        self._control_channel.saw([broker])
+    def _report_broker(self, broker: Broker) -> None:
+        """Report a broker with another address in a response than in the directory; control checks it."""
+        self._control_channel.report_brokers([broker])
 
-    def _told(self, reachable: Mapping[BrokerId, bool]) -> None:
-        self._upstreams.told(reachable, time.monotonic())
+    def _note_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
+        self._upstreams.note_reachable(reachable, time.monotonic())
 
-    def count(self) -> WorkerCounters:
-        """The counters as they are now."""
+    def snapshot(self) -> WorkerCounters:
+        """Return the counters as they are now."""
         return self._counters.snapshot(
             self._upstreams.up, self._directory.generation, self._directory.revision, self._draining
         )
@@ -333,9 +341,9 @@ class Worker(Host):
             TlsServer,
             sock,
             listener,
-            refused=self._no_handshake,
+            refused=self._handshake_failed,
             handshake_s=self._limits.first_request_timeout_s,
-            room=self._tls_room,
+            shared=self._shared_tls,
         )
         context = self._tls[listener].get
         everywhere = [
@@ -360,14 +368,14 @@ class Worker(Host):
         def connection() -> ClientConnection:
             nonlocal traffic, make_session
             if traffic is None or make_session is None:
-                # Not before there is one: most of many thousand ports may never see any.
+                # Created with the first connection: most of many thousand ports may never have any.
                 traffic = self._counters.traffic(listener, key)
-                make_session = Sessions(
+                make_session = SessionFactory(
                     source,
                     self._limits,
                     traffic.wire,
                     time.perf_counter,
-                    self._counters.rewrote,
+                    self._counters.note_rewrite,
                     traffic.answered,
                 ).make
             return ClientConnection(self, broker_id, traffic, listener, make_session)
@@ -381,90 +389,92 @@ class Worker(Host):
         self._connections.setdefault(key, set()).add(connection)
         self._limiter.opened(connection)
         if self._draining:
-            self._waited_for.add(connection)
+            self._leaving_connections.add(connection)
             connection.drain(0.0)
-        elif key in self._moved_s and self._loop.time() < self._moved_s[key] + BACK_S:
+        elif key in self._moved_s and self._loop.time() < self._moved_s[key] + MOVE_AGAIN_WINDOW_S:
             if not self._owns(connection):
-                connection.expect()
-            self._loop.call_later(RETURN_S, self._move_again, connection)
+                connection.mark_returned()
+            self._loop.call_later(CLIENT_RETURN_S, self._move_again, connection)
 
-    def came_back(self, connection: ClientConnection) -> None:
-        """A client that drops connections at Metadata's word is not served where it was just sent away.
+    def client_returned(self, connection: ClientConnection) -> None:
+        """Withhold Produce of a returning client that was just sent away, and that drops connections.
 
-        That word is on its way, or it asks for it here, and what is in flight when it comes would run twice.
+        Metadata with the new address is in transit, or the client requests it here. When it arrives the
+        client drops the connection, and requests in flight would run twice.
         """
         broker_id, session = connection.broker_id, connection.session
         assert broker_id is not None
-        until_s = self._sent_away.get(broker_id, {}).get(hash(session.client_key), 0.0)
+        until_s = self._withheld_until_s.get(broker_id, {}).get(hash(session.client_key), 0.0)
         now_s = self._loop.time()
         if session.drops_moved and now_s < until_s and not self._owns(connection):
-            connection.wait()
-            self._waiting.add(connection)
-            # No longer: its Metadata request may be behind a Produce, and goes another way after that.
-            self._loop.call_at(min(until_s, now_s + RETURN_S), self._end_waiting, connection)
+            connection.withhold_produce()
+            self._withheld.add(connection)
+            # Not for longer: the client's Metadata request may be behind a Produce. Once the connection ends,
+            # the client sends Metadata to another member.
+            self._loop.call_at(min(until_s, now_s + CLIENT_RETURN_S), self._end_withholding, connection)
 
-    def _end_waiting(self, connection: ClientConnection) -> None:
-        """It ends in order, and what its client has sent does not run: the client may have gone by now."""
-        if connection in self._waiting:
-            self._waiting.remove(connection)
+    def _end_withholding(self, connection: ClientConnection) -> None:
+        """End a withheld connection in order; its requests never run, as its client may have left by now."""
+        if connection in self._withheld:
+            self._withheld.remove(connection)
             connection.drain(self._timing.move_timeout_s)
 
     def _move_again(self, connection: ClientConnection) -> None:
-        if connection not in self._waiting and not connection.moving and not self._owns(connection):
+        if connection not in self._withheld and not connection.is_moving and not self._owns(connection):
             connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
         self._limiter.closed(connection)
         if connection.number:
-            self._note(connection, connection.end)
+            self._note_connection(connection, connection.end)
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         served = self._connections[key]
         served.discard(connection)
         if not served:
             del self._connections[key]
-        self._dialler.give_up(connection)
-        self._waiting.discard(connection)
-        self._waited_for.discard(connection)
-        if not self._waited_for:
+        self._dialer.give_up(connection)
+        self._withheld.discard(connection)
+        self._leaving_connections.discard(connection)
+        if not self._leaving_connections:
             self._all_left.set()
 
-    def broker_gone(self, connection: ClientConnection) -> None:
+    def broker_closed(self, connection: ClientConnection) -> None:
         if connection.broker_id is not None:
-            self._control_channel.lost(connection.broker_id)
+            self._control_channel.report_lost_broker(connection.broker_id)
 
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
         self._counters.refused(error, connection.describe_peers, time.monotonic())
-        if self._log is not None and not self.sampling.reads:
-            self.sampling.look_again()  # it was to be looked at, and counting goes on from there for ever
+        if self._traffic_log is not None and not self.sampling.reads:
+            self.sampling.schedule_next()  # the refused read was to be sampled; else no other read ever is
 
-    def _no_handshake(self, peer: str, why: str) -> None:
+    def _handshake_failed(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
 
     def _evict_response(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
-            f"a response of {held_bytes} bytes is held for it, the most of its address, which has most, "
-            f"and together they are above {self.responses.limit_bytes}; ask for less, or raise the limit"
+            f"responses held for all clients exceed {self.responses.limit_bytes} bytes, and this client's "
+            f"response of {held_bytes} bytes is the largest of its address; request less, or raise the limit"
         )
-        # Later: it may be the one whose bytes are being looked at.
+        # In a later turn: this connection's bytes may be in processing now.
         self._loop.call_soon(connection.evict, LimitExceeded("max_patched_response_bytes", detail))
 
     def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:
         in_responses = 2 * connection.session.held_bytes > held_bytes
-        why = "of a response to it" if in_responses else "because it does not read"
+        why = "for a response" if in_responses else "because it does not read"
         detail = (
-            f"{held_bytes} bytes are held {why}, and for all clients of this worker that "
-            f"are behind more than {self.backlogs.limit_bytes}"
+            f"{held_bytes} bytes are held for this client {why}, and more than {self.backlogs.limit_bytes} "
+            "bytes for all slow clients of this worker"
         )
         limit: MemoryLimit = "max_patched_response_bytes" if in_responses else "write_buffer_bytes"
         connection.evict(LimitExceeded(limit, detail))
 
     def _evict_requests(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
-            f"{held_bytes // IN_FLIGHT_BYTES} of its requests are in flight, the most of its address, "
-            f"which has the most of all, and together they take more than {self.requests.limit_bytes} bytes"
+            f"requests in flight of all clients exceed {self.requests.limit_bytes} bytes, and this client's "
+            f"{held_bytes // IN_FLIGHT_BYTES} requests are the most of its address"
         )
-        # At once: one turn of the event loop may read from hundreds of such clients.
+        # In this turn: one turn of the event loop may read from hundreds of such clients.
         connection.evict(LimitExceeded("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
@@ -473,17 +483,17 @@ class Worker(Host):
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id
         requests = connection.session.in_flight
-        log.warning("a client of %s leaves with %d requests unanswered", where, requests)
+        log.warning("closing a client of %s with %d requests unanswered", where, requests)
 
     def sampled(self, connection: ClientConnection) -> None:
         connection.traffic.sampled(connection.session.client_id, connection.session.in_flight)
-        self.sampling.look_again()
+        self.sampling.schedule_next()
 
-    def _note(self, connection: ClientConnection, end: ConnectionEnd | None) -> None:
-        if self._log is None:
+    def _note_connection(self, connection: ClientConnection, end: ConnectionEnd | None) -> None:
+        if self._traffic_log is None:
             return
         broker_id = connection.broker_id
-        self._log.note(
+        self._traffic_log.note(
             ConnectionRow(
                 connection.number,
                 wall_ms(),
@@ -498,7 +508,7 @@ class Worker(Host):
         )
 
     @staticmethod
-    def _passed(traffic_log: TrafficLog) -> TrafficMessage:
+    def _take_traffic(traffic_log: TrafficLog) -> TrafficMessage:
         return traffic_log.take(time.monotonic(), wall_ms())
 
     # ---- brokers
@@ -508,59 +518,59 @@ class Worker(Host):
         if error is not None:
             connection.refuse(error)
             return
-        self._dialled_for += 1
-        connection.number = self._dialled_for
+        self._dial_count += 1
+        connection.number = self._dial_count
         connection.since_s = time.monotonic()
-        self._note(connection, None)
-        self._dialler.dial(connection)
+        self._note_connection(connection, None)
+        self._dialer.dial(connection)
 
     # ---- the end
 
     async def _drain_all(self) -> None:
-        """Have all clients leave, and refuse them only then: whoever is refused is told of an error."""
-        everyone = self._everyone()
-        log.info("draining %d connections", len(everyone))
-        phase_s = self._timing.drain_timeout_s * PHASE_SHARE
-        interval_s = min(self._move_interval_s, phase_s / max(1, len(everyone)))
+        """Let all clients leave, and only then stop listening: a refused client reports an error."""
+        connections = self._all_connections()
+        log.info("draining %d connections", len(connections))
+        phase_s = self._timing.drain_timeout_s * DRAIN_PHASE_SHARE
+        interval_s = min(self._move_interval_s, phase_s / max(1, len(connections)))
         if self._next_departure is not None:
             self._next_departure.cancel()
             self._next_departure = None
         self._departures = Departures()
-        for connection in list(self._waiting):
-            self._end_waiting(connection)
-        parties = {each.session.client_key: each.party for each in everyone if each.party is not None}
-        for connection in everyone:
-            connection.session.watch(on=connection.session.drops_moved)
+        for connection in list(self._withheld):
+            self._end_withholding(connection)
+        parties = {each.session.client_key: each.party for each in connections if each.party is not None}
+        for connection in connections:
+            connection.session.watch_fetches(on=connection.session.drops_moved)
             party = parties.get(connection.session.client_key)
-            # A connection that leaves by itself must not end a party early; other clients are in none.
-            if party is not None and connection.session.drops_moved and not connection.moving:
+            # A connection that leaves by itself must not end a party early; other clients have no party.
+            if party is not None and connection.session.drops_moved and not connection.is_moving:
                 party.add(connection)
-        self._departures.add(everyone)
+        self._departures.add(connections)
         number = 0
         while together := self._departures.take():
-            # Those that leave later have less patience, and all are gone in time.
+            # Connections that leave later wait less, so that all have left in time.
             starts_s = number * interval_s
             number += len(together)
             self._loop.call_later(starts_s, self._send_away, together, 2 * phase_s - starts_s, phase_s)
-        if everyone:
-            await self._wait_for(everyone, 3 * phase_s)
-            await asyncio.sleep(min(RETURN_S, phase_s))
+        if connections:
+            await self._wait_for(connections, 3 * phase_s)
+            await asyncio.sleep(min(CLIENT_RETURN_S, phase_s))
         self._draining = True
         self._control_channel.send_counters()
         for server in self._servers:
             server.close()
-        back = self._everyone()
-        for connection in back:
+        returned = self._all_connections()
+        for connection in returned:
             connection.drain(phase_s)
-        await self._wait_for(back, self._timing.drain_timeout_s)
+        await self._wait_for(returned, self._timing.drain_timeout_s)
 
-    def _everyone(self) -> list[ClientConnection]:
+    def _all_connections(self) -> list[ClientConnection]:
         return [connection for served in self._connections.values() for connection in served]
 
     async def _wait_for(self, leaving: Iterable[ClientConnection], limit_s: float) -> None:
-        """Wait until these have gone, whoever has come back meanwhile."""
-        self._waited_for = {each for each in leaving if each.state is not State.CLOSED}
-        if self._waited_for:
+        """Wait until these connections are closed, regardless of new ones, up to a limit."""
+        self._leaving_connections = {each for each in leaving if each.state is not State.CLOSED}
+        if self._leaving_connections:
             self._all_left.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):

@@ -1,6 +1,4 @@
-"""What stands between pysyncobj and the fleet: journal, snapshots, messages, transport and the guards around
-them.
-"""
+"""The fleet's Raft on top of pysyncobj: journal, snapshots, messages, transport and guards."""
 
 from __future__ import annotations
 
@@ -9,5 +7,5 @@ import socket
 
 import pysyncobj.win_inet_pton  # noqa: F401
 
-# That module replaces this function by one for Windows, on every system. psutil, for one, fails with it.
+# That module replaces this function by one for Windows, on every system. psutil, for example, fails with it.
 socket.inet_ntop = _socket.inet_ntop

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all: write beside, flush, rename, flush the folder."""
+"""Atomic replacement of files: write a temporary file, flush it, rename it, flush the folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte, however many system calls it takes.
+    """Write every byte, in as many system calls as necessary.
 
-    Raises: OSError: the disk is full or broken; a part may have been written
+    Raises: OSError: the disk is full or broken; a part of the data may have been written
     """
     view = memoryview(data)
     while view:
@@ -18,7 +18,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: without it a rename may be undone by a power cut."""
+    """Make the names in a folder durable. Without this call a power cut may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -27,21 +27,21 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace(path: Path, data: bytes) -> int:
-    """Put a file in place of another one in a single step.
+    """Replace a file atomically.
 
     Returns: a descriptor of the new file, open for reading and writing, positioned at its end
-    Raises:  OSError: there is either the former file or the new one, whole
+    Raises:  OSError: the path has either the complete former file or the complete new one
     """
-    beside = path.with_name(path.name + ".new")
-    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)
-        beside.rename(path)
+        temporary.rename(path)
         sync_folder(path.parent)
     except BaseException:
         os.close(descriptor)
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
     return descriptor

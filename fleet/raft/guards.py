@@ -1,6 +1,4 @@
-"""What must hold of pysyncobj for the fleet to use it as it does, and the two hooks that put our parts
-inside.
-"""
+"""Checks that the installed pysyncobj is supported, and hooks that insert the fleet's parts into it."""
 
 from __future__ import annotations
 
@@ -86,33 +84,37 @@ INSTANCE_NAMES: Final = (
     "_SyncObj__serializer",
     "_SyncObj__transport",
 )
-"""Private attributes that exist only once an object has been made; checked then."""
+"""Private attributes that exist only on a constructed object, and are checked there."""
 
 _hooks_lock = threading.Lock()
 
 
 def check_library(version: str = VERSION) -> None:
-    """Refuse to start on a library that is not the one this was written and tested against.
+    """Check that the library is the version that the fleet was tested with.
 
-    Raises: RaftError: says which version, or which names, are missing
+    Raises: RaftError: names the wrong version, or the missing attributes
     """
     if version != SUPPORTED_VERSION:
-        raise RaftError(f"pysyncobj is {version}, and the fleet works with {SUPPORTED_VERSION} only")
+        raise RaftError(f"pysyncobj {version} is not supported; install pysyncobj {SUPPORTED_VERSION}")
     missing = [
         f"{place}.{name}" for place, names in _NAMES.items() for name in names if not _has(place, name)
     ]
     if missing:
-        raise RaftError(f"pysyncobj {version} has no {', '.join(missing)}: it is not the published package")
+        raise RaftError(
+            f"pysyncobj {version} has no {', '.join(missing)}; install the package that is published on PyPI"
+        )
 
 
-def check_instance(made: object) -> None:
-    """The same for the private attributes of a finished object.
+def check_instance(instance: object) -> None:
+    """Check the private attributes of a constructed SyncObj.
 
-    Raises: RaftError: names what is missing
+    Raises: RaftError: names the missing attributes
     """
-    missing = [name for name in INSTANCE_NAMES if not hasattr(made, name)]
+    missing = [name for name in INSTANCE_NAMES if not hasattr(instance, name)]
     if missing:
-        raise RaftError(f"pysyncobj's SyncObj has no {', '.join(missing)}: it is not the published package")
+        raise RaftError(
+            f"SyncObj of pysyncobj has no {', '.join(missing)}; install the package that is published on PyPI"
+        )
 
 
 def _has(place: str, name: str) -> bool:
@@ -123,10 +125,9 @@ def _has(place: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def construction(journal: LibraryJournal) -> Iterator[None]:
-    """While a SyncObj is made: give it this journal, and neither a poller nor a pipe, as it has no sockets of
-    its own.
+    """Replace parts of the library while a SyncObj is constructed: this journal, no poller and no pipe.
 
-    The module is as before afterwards, whatever happens inside.
+    The SyncObj has no sockets of its own. On exit, the module of the library is restored in any case.
     """
     with _hooks_lock:
         before = library.createJournal, library.createPoller, library.PipeNotifier
@@ -140,7 +141,7 @@ def construction(journal: LibraryJournal) -> Iterator[None]:
 
 
 class _NoPoller:
-    """The thread waits on its own queue, so there is nothing to poll."""
+    """Polls nothing, because the Raft thread waits on its own queue."""
 
     def poll(self, timeout: float) -> None:
         pass

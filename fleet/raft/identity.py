@@ -1,8 +1,8 @@
-"""Which journal a voter has, how often that was opened, and how far it has come.
+"""The identity of a voter's journal: its id, its number of starts, and its newest term, vote and entry.
 
-A journal that is restored from a copy, or made again on an empty disk, is as valid as any: nothing in its
-entries shows that promises are missing. So each journal has a random id and counts its starts, in bytes of
-its header that earlier releases leave at zero and skip. Peers remember both: see ``memory.py``.
+A journal that was restored from a copy, or created again on an empty disk, looks valid: its entries do not
+show that promises are missing. Each journal therefore has a random id and counts its starts. Both are in
+bytes of the header that earlier releases leave at zero and skip. Peers remember both: see ``memory.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 IDENTITY_BYTES: Final = 12
 NO_IDENTITY: Final = bytes(IDENTITY_BYTES)
-"""What an earlier release has in the place of an identity."""
+"""The bytes that an earlier release writes in place of an identity."""
 
 _ID_BYTES: Final = 5
 _IDENTITY: Final = struct.Struct(">5sBIH")
@@ -31,14 +31,14 @@ Packed: TypeAlias = list[str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The journal as its header names it.
+    """The identity in the header of a journal.
 
     Args:
-        journal_id: random, as hex digits.
-        starts: how often the journal was opened to be written to.
+        journal_id: random hex digits.
+        starts: how often the journal was opened for writing.
         has_caught_up: whether the voter had fetched everything from the others before it got this id.
-        was_erased: whether an earlier release had written the journal, and so erased any id of it, before it
-            got this one. The entries were there: an empty disk gets an id without this.
+        was_erased: whether an earlier release wrote the journal before, and so erased its former id. The
+            entries were present: a journal on an empty disk does not have this flag.
     """
 
     journal_id: str
@@ -57,20 +57,20 @@ class Identity:
 
     @staticmethod
     def unpack(data: bytes) -> Identity | None:
-        """The identity in these bytes of a header; None where they hold none, or a damaged one."""
+        """The identity in these bytes of a header; None if they contain no identity or a damaged one."""
         if data == NO_IDENTITY or _checksum(data[:_CHECKED_BYTES]) != data[_CHECKED_BYTES:]:
             return None
         journal_id, flags, starts, _ = _IDENTITY.unpack(data)
-        return Identity.of(journal_id.hex(), starts, flags)
+        return Identity.from_flags(journal_id.hex(), starts, flags)
 
     @staticmethod
-    def of(journal_id: str, starts: int, flags: int) -> Identity:
-        """The identity with these flags; a flag of a later release is left out."""
+    def from_flags(journal_id: str, starts: int, flags: int) -> Identity:
+        """The identity with these flags. Unknown flags, of a later release, are ignored."""
         return Identity(journal_id, starts, bool(flags & _CAUGHT_UP), bool(flags & _ERASED))
 
     @staticmethod
     def make(*, has_caught_up: bool = False, was_erased: bool = False) -> Identity:
-        """A new one, at its first start."""
+        """A new identity, at its first start."""
         return Identity(secrets.token_hex(_ID_BYTES), 1, has_caught_up, was_erased)
 
     def at_next_start(self) -> Identity:
@@ -82,18 +82,18 @@ def _checksum(data: bytes) -> bytes:
 
 
 def make_life() -> str:
-    """A name for one opening of a journal; two copies may count the same start, and differ in this."""
+    """A random name for one opening of a journal. It distinguishes two copies with the same start count."""
     return secrets.token_hex(_LIFE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a voter says of its journal: what is in it is on disk when this is sent.
+    """The state of a voter's journal, as sent to peers. Its content is on disk before it is sent.
 
     Args:
-        life: of this opening of the journal.
-        term, voted_for: the newest term, and whom the voter has voted for in it.
-        last_term, last_index: of the last entry.
+        life: the name of this opening of the journal.
+        term, voted_for: the newest term, and the candidate that the voter has voted for in it.
+        last_term, last_index: term and index of the last entry.
     """
 
     identity: Identity
@@ -104,27 +104,29 @@ class Standing:
     last_index: int
 
     def pack(self) -> Packed:
-        """As plain values, for a message or a file."""
-        named = self.identity
+        """Plain values for a message or a file."""
+        own = self.identity
         return [
-            *(named.journal_id, named.starts, named.flags, self.life),
+            *(own.journal_id, own.starts, own.flags, self.life),
             *(self.term, self.voted_for, self.last_term, self.last_index),
         ]
 
     @staticmethod
     def unpack(value: Any) -> Standing:
-        """Read what ``pack`` has made, or anything else from outside.
+        """Read the result of ``pack``, or any untrusted value.
 
-        Raises: ValueError: it is no standing
+        Raises: ValueError: the value is not a standing
         """
         if not isinstance(value, list | tuple) or len(value) != 8:
-            raise ValueError("standing is no list of 8")
+            raise ValueError("standing is not a list of 8 values")
         journal_id, starts, flags, life, term, voted_for, last_term, last_index = value
         for text in (journal_id, life, "" if voted_for is None else voted_for):
             if not isinstance(text, str) or len(text) > _MAX_TEXT_CHARACTERS:
-                raise ValueError(f"standing holds {text!r:.80} where a text is due")
+                raise ValueError(f"standing has {text!r:.80} instead of a text")
         for number in (starts, flags, term, last_term, last_index):
-            if type(number) is not int or not 0 <= number < _MAX_INT:  # True is no int here
-                raise ValueError(f"standing holds {number!r:.80} where a number is due")
-        identity = Identity.of(journal_id, starts, flags)
+            if (
+                type(number) is not int or not 0 <= number < _MAX_INT
+            ):  # refuses True, which isinstance accepts
+                raise ValueError(f"standing has {number!r:.80} instead of a number")
+        identity = Identity.from_flags(journal_id, starts, flags)
         return Standing(identity, life, term, voted_for, last_term, last_index)

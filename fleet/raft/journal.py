@@ -7,10 +7,10 @@ Frame    marker (4) | length (4) | CRC-32 of length and body (4) | body
 Body     msgpack list of operations, which take effect together or not at all:
          ["member", id], ["term", term, voted for or nil], ["add", index, term, command], ["cut", index]
 
-Operations gather in memory and go to disk as one frame at each ``sync``, before anything that reflects them
-is sent. So a crash can tear the last frame only, and nobody was told what was in it. The commit index is
-written in place and not flushed: Raft can do without it, a lone member that restarts shows what it had with
-it.
+Operations are collected in memory. Each ``sync`` writes them to disk as one frame, before any message that
+reflects them is sent. A crash can therefore tear only the last frame, whose content no other member knows.
+The commit index is written in place and not flushed. Raft works without it; with it, a member without
+reachable peers can show its last state after a restart.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _HEADER: Final = struct.Struct(f">8sQI{IDENTITY_BYTES}s")
 _FRAME: Final = struct.Struct(">4sII")
 FIRST_FRAME: Final = _HEADER.size
 _SLOW_S: Final = 0.2
-"""A member whose disk takes longer is silent for as long as it takes the others to elect without it."""
+"""While its disk blocks for longer than this, a member is silent long enough for an election without it."""
 
 ADVICE: Final = (
-    "This member takes no part in Raft with it. Stop the member, run `fleet journal reset --config FILE "
-    "--node ID`, which sets the files aside, and start it again: it fetches everything from the others, and "
-    "votes once it has. `fleet journal check` says what is in the files."
+    "This member does not take part in Raft. To repair it, stop the member, run `fleet journal reset "
+    "--config FILE --node ID`, which sets the files aside, and start the member again. It then fetches "
+    "everything from the other members and votes again once it has caught up. To inspect the files, run "
+    "`fleet journal check`"
 )
 
 
@@ -52,7 +53,7 @@ class Entry(NamedTuple):
     """One entry of Raft's log, equal to the plain tuple that pysyncobj uses."""
 
     command: bytes
-    index: int  # type: ignore[assignment]  # tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     term: int
 
 
@@ -60,16 +61,16 @@ Operation: TypeAlias = tuple[str | int | bytes | None, ...]
 
 
 class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
-    """The library's journal interface over the file; see the module for the format.
+    """The journal interface of the library, on top of the file. The module describes the format.
 
     Args:
-        path: the file; made if it is not there.
-        member: id of the member it belongs to: the vote in it must not be used by another one.
-        base: the last two entries that the snapshot on disk covers, which the log is trimmed to.
-        writable: False leaves the file as it is, and the object is for reading only.
+        path: the file; created if it does not exist.
+        member: id of the member that owns the journal. No other member may use the vote in it.
+        base: the last two entries that the snapshot on disk covers; the log is trimmed to them.
+        writable: False leaves the file unchanged, and the object is for reading only.
 
-    Raises: JournalError: the file is corrupt, another member's, does not fit the snapshot, or cannot be read
-    or written
+    Raises: JournalError: the file is corrupt, belongs to another member, does not match the snapshot, or
+        cannot be read or written
     """
 
     def __init__(
@@ -87,28 +88,27 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self._life = make_life()
         self.identity: Identity | None = None
         self.is_of_earlier_release = False
-        """Whether the file was there, and an earlier release has written it last."""
+        """Whether the file existed and was last written by an earlier release."""
         self._read(base)
-        self._fit(base)
+        self._align_with_snapshot(base)
         if not writable:
             return
         if self._torn:
-            log.warning("%s: trimmed %d bytes at offset %d, left by an interrupted write", path, *self._torn)
-        # On disk before any message of this life: a start that was not counted would look like a copy.
+            log.warning("trimmed the tail of an interrupted write: %s bytes=%d offset=%d", path, *self._torn)
+        # On disk before any message of this life: peers would take an uncounted start for a copy.
         if self.identity is None:
             self.identity = Identity.make(was_erased=self.is_of_earlier_release)
         else:
             self.identity = self.identity.at_next_start()
-        # Always written anew: it trims, and after a failed flush only a new file is known to be on disk.
+        # Always rewritten: this trims the log, and after a failed flush only a new file is certainly on disk.
         self._rewrite()
 
-    # What pysyncobj calls, under the names that it uses.
+    # Methods that pysyncobj calls, under its names.
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        """Append an entry; one that is there already is left alone, one that conflicts goes with all that
-        follow it.
+        """Append an entry. An equal entry is kept; a conflicting one is removed with all that follow it.
 
-        Raises: JournalError: the entry leaves a gap, or would replace one that is committed
+        Raises: JournalError: the entry leaves a gap, or would replace a committed entry
         """
         if self._entries:
             first, last = self._entries[0].index, self._entries[-1].index
@@ -127,15 +127,15 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self._pending.append(("cut", 0))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Drop the entries from a position (not an index) on."""
+        """Drop the entries from a position (not an index) to the end."""
         if entryFrom < len(self._entries):
             self._pending.append(("cut", self._entries[entryFrom].index))
             del self._entries[entryFrom:]
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        """Drop the entries before a position, which a snapshot covers by now.
+        """Drop the entries before a position, which a snapshot now covers.
 
-        Raises: JournalError: the new file cannot be written; the former one is as it was
+        Raises: JournalError: the new file cannot be written; the former file is unchanged
         """
         if entryTo > 0:
             del self._entries[:entryTo]
@@ -148,13 +148,13 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         return len(self._entries)
 
     def _destroy(self) -> None:
-        """Close the file without writing what has not been synced: no one has been told of it."""
+        """Close the file without writing unsynced operations: no other member knows them."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Note how far the log is committed, after making durable what that rests on.
+        """Record the commit index, after making the entries up to it durable.
 
         Raises: JournalError: the file cannot be written
         """
@@ -165,7 +165,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         try:
             os.pwrite(self._descriptor, self._header(), 0)
         except OSError as error:
-            raise self._cannot("written", error) from error
+            raise self._io_error("written", error) from error
 
     def getRaftCommitIndex(self) -> int:
         return self._commit_index
@@ -180,7 +180,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
     def getVotedForNodeId(self) -> str | None:
         return self._voted_for
 
-    # Ours.
+    # The fleet's own methods.
 
     @property
     def last_index(self) -> int:
@@ -188,30 +188,30 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def standing(self) -> Standing | None:
-        """What peers are to remember of this journal, once it is synced; None where it is only read."""
+        """The state of this journal that peers must remember, once it is synced; None if it is read-only."""
         if self.identity is None:
             return None
         last_term, last_index = (self._entries[-1].term, self.last_index) if self._entries else (0, 0)
         return Standing(self.identity, self._life, self._term, self._voted_for, last_term, last_index)
 
     def renew_identity(self) -> None:
-        """Take a new id, which says that everything has been fetched from the others; durable on return.
+        """Set a new id that states that the voter has caught up; durable on return.
 
-        Raises: JournalError: the disk does not take it
+        Raises: JournalError: the file cannot be written
         """
         self.sync()
         self.identity = Identity.make(has_caught_up=True)
         self._rewrite()
 
-    def holds(self, index: int, term: int) -> bool:
-        """Whether the log has the entry of that index and term."""
+    def has_entry(self, index: int, term: int) -> bool:
+        """Whether the log has the entry with this index and term."""
         position = index - self._entries[0].index if self._entries else -1
         return 0 <= position < len(self._entries) and self._entries[position].term == term
 
     def sync(self) -> None:
-        """Make everything durable; to be called before a message is sent.
+        """Make everything durable. Call it before a message is sent.
 
-        Raises: JournalError: the file cannot be written; this object must not be used any more
+        Raises: JournalError: the file cannot be written; this object must no longer be used
         """
         if not self._pending:
             return
@@ -220,11 +220,11 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             write_all(self._descriptor, _frame(self._pending))
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise self._cannot("written", error) from error
+            raise self._io_error("written", error) from error
         self._pending.clear()
         took_s = time.monotonic() - began_s
         if took_s > _SLOW_S:
-            log.warning("the disk took %.2f s to make Raft's journal durable", took_s)
+            log.warning("slow disk: flushing Raft's journal took %.2f s", took_s)
 
     # Reading and rewriting the file.
 
@@ -234,16 +234,14 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         except FileNotFoundError:
             return
         except OSError as error:
-            raise self._cannot("read", error) from error
+            raise self._io_error("read", error) from error
         if len(data) < FIRST_FRAME or not data.startswith(MAGIC):
-            raise JournalError(
-                f"{self._path}: this is not a journal of the fleet's Raft (offset 0). {ADVICE}"
-            )
+            raise JournalError(f"{self._path}: is not a Raft journal of the fleet (offset 0). {ADVICE}")
         _, commit_index, checksum, spare = _HEADER.unpack_from(data)
         self.identity = Identity.unpack(spare)
         self.is_of_earlier_release = spare == NO_IDENTITY
         if self.identity is None and not self.is_of_earlier_release:
-            log.warning("%s: its id cannot be read: it gets a new one, and the others are asked", self._path)
+            log.warning("journal id is damaged, creating a new one: %s", self._path)
         position = FIRST_FRAME
         while position < len(data):
             body = body_at(data, position)
@@ -256,17 +254,15 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             self._expect_committed(commit_index, base)
             self._commit_index = max(1, min(commit_index, self.last_index))
         else:
-            log.warning(
-                "%s: the commit index cannot be read; the log is applied once a leader is known", self._path
-            )
+            log.warning("commit index is damaged, waiting for a leader to apply the log: %s", self._path)
 
     def _expect_committed(self, commit_index: int, base: tuple[Entry, Entry] | None) -> None:
-        """Entries are on disk before they count as committed: no interrupted write loses one of them."""
+        """Refuse a log without all committed entries: they were on disk, whatever write was interrupted."""
         last = max(self.last_index, base[1].index if base else 0, 1)
         if commit_index > last:
             raise JournalError(
-                f"{self._path}: truncated: it was committed up to entry {commit_index}, and entry {last} is "
-                f"the last one. {ADVICE}"
+                f"{self._path}: truncated: entries up to {commit_index} were committed, but the log ends at "
+                f"entry {last}. {ADVICE}"
             )
 
     def _expect_torn_tail(self, data: bytes, position: int) -> None:
@@ -274,8 +270,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         while later >= 0:
             if body_at(data, later) is not None:
                 raise JournalError(
-                    f"{self._path}: corrupt at offset {position}: the frame there fails its checksum, and "
-                    f"the one at offset {later} is whole, so no interrupted write explains it. {ADVICE}"
+                    f"{self._path}: corrupt at offset {position}: this frame fails its checksum, but a later "
+                    f"frame at offset {later} is complete, so the cause is not an interrupted write. {ADVICE}"
                 )
             later = data.find(MARKER, later + 1)
         self._torn = (len(data) - position, position)
@@ -288,7 +284,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             raise
         except Exception as error:
             raise JournalError(
-                f"{self._path}: the frame at offset {position} is not understood: {error}. {ADVICE}"
+                f"{self._path}: cannot decode the frame at offset {position}: {error}. {ADVICE}"
             ) from error
 
     def _apply(self, operation: Operation) -> None:
@@ -296,39 +292,37 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             case ("member", str(member)):
                 if member != self._member:
                     raise JournalError(
-                        f"{self._path}: the journal of member {member}, and this is member {self._member}. "
-                        "Give  each member a data_dir of its own."
+                        f"{self._path}: belongs to member {member}, but this is member {self._member}; "
+                        "configure a separate data_dir for each member"
                     )
             case ("term", int(term), str() | None as voted_for):
                 self._term, self._voted_for = term, voted_for
             case ("add", int(index), int(term), bytes(command)):
                 if self._entries and index != self._entries[-1].index + 1:
-                    raise ValueError(f"entry {index} after entry {self._entries[-1].index}")
+                    raise ValueError(f"entry {index} follows entry {self._entries[-1].index}")
                 self._entries.append(Entry(command, index, term))
             case ("cut", int(index)):
                 self._entries = [entry for entry in self._entries if entry.index < index]
             case _:
-                raise ValueError(f"operation {operation[:1]!r}")
+                raise ValueError(f"unknown operation {operation[:1]!r}")
 
-    def _fit(self, base: tuple[Entry, Entry] | None) -> None:
-        """Bring log and snapshot together: a crash may have come after the one was written and before the
-        other.
-        """
+    def _align_with_snapshot(self, base: tuple[Entry, Entry] | None) -> None:
+        """Align the log with the snapshot: a crash may have happened between writing one and the other."""
         first = self._entries[0].index if self._entries else None
         if base is None:
             if first is not None and first > 1:
                 raise JournalError(
-                    f"{self._path}: begins at entry {first}, and no snapshot has the ones before it. {ADVICE}"
+                    f"{self._path}: begins at entry {first}, and no snapshot covers earlier entries. {ADVICE}"
                 )
             return
         if first is not None and first > base[0].index:
             raise JournalError(
-                f"{self._path}: begins at entry {first}, and the snapshot ends at {base[1].index}. {ADVICE}"
+                f"{self._path}: begins at entry {first}, but the snapshot ends at {base[1].index}. {ADVICE}"
             )
-        if all(self.holds(entry.index, entry.term) for entry in base):
+        if all(self.has_entry(entry.index, entry.term) for entry in base):
             self._entries = [entry for entry in self._entries if entry.index >= base[0].index]
         else:
-            # The snapshot came from a leader: entries that do not contain its last one were never committed.
+            # The snapshot came from a leader. A log without its last entry has only uncommitted entries.
             self._entries = list(base)
         self._commit_index = min(max(self._commit_index, base[1].index), self.last_index)
 
@@ -338,7 +332,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         try:
             descriptor = replace(self._path, self._header() + _frame(operations))
         except OSError as error:
-            raise self._cannot("written", error) from error
+            raise self._io_error("written", error) from error
         self._destroy()
         self._descriptor = descriptor
         self._pending.clear()
@@ -351,12 +345,12 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
     def _refuse_to_cut_committed(self, index: int) -> None:
         if index <= self._commit_index:
             raise JournalError(
-                f"{self._path}: the leader's entry {index} differs from the one that is committed here: the "
-                f"two logs belong to different fleets, or the other members lost their data. {ADVICE}"
+                f"{self._path}: entry {index} of the leader differs from the committed entry of this member: "
+                f"the logs belong to different fleets, or the other members have lost their data. {ADVICE}"
             )
 
-    def _cannot(self, done: str, error: OSError) -> JournalError:
-        return JournalError(f"{self._path}: cannot be {done}: {error.strerror or error}")
+    def _io_error(self, action: str, error: OSError) -> JournalError:
+        return JournalError(f"{self._path}: cannot be {action}: {error.strerror or error}")
 
 
 def _frame(operations: Sequence[Operation]) -> bytes:
@@ -366,20 +360,20 @@ def _frame(operations: Sequence[Operation]) -> bytes:
 
 
 def frame_bytes(body: bytes) -> int:
-    """Length of the frame around a body."""
+    """Length of the whole frame of a body."""
     return _FRAME.size + len(body)
 
 
 def check_journal(path: Path, member: str, base: tuple[Entry, Entry] | None) -> None:
-    """Find out whether a member can start with a journal. Changes nothing.
+    """Check whether a member can start with a journal. The file is not changed.
 
-    Raises: JournalError: it cannot, and why
+    Raises: JournalError: the member cannot start; the text states the reason
     """
     Journal(path, member, base, writable=False)
 
 
 def body_at(data: bytes, position: int) -> bytes | None:
-    """Body of the frame at a position; None where there is no whole one."""
+    """The body of the frame at a position; None if there is no complete frame."""
     if len(data) - position < _FRAME.size:
         return None
     marker, length, checksum = _FRAME.unpack_from(data, position)

@@ -1,8 +1,6 @@
-"""pysyncobj's SyncObj with the fleet's parts inside: our journal, snapshots and transport, and commands as
-plain bytes.
+"""pysyncobj's SyncObj with the fleet's journal, snapshots and transport, and with commands as plain bytes.
 
-Some of the library's private methods and one of its objects are replaced or wrapped; ``guards`` checks that
-they are there.
+Some private methods and one object of the library are replaced or wrapped. ``guards`` checks that they exist.
 """
 
 from __future__ import annotations
@@ -28,18 +26,20 @@ from fleet.raft.transport import MemberTransport
 
 _REGULAR_TYPE: Final = REGULAR[0]
 _BATCH_BYTES: Final = 1 << 18
-"""Above any command, so that an entry never travels in (pickled) parts; far below the links' frame limit."""
-_QUICK_CANDIDACIES: Final = 2
-_LONGEST_WAIT: Final = 8
-"""How many times the election timeout a candidate waits at most whose votes do not come."""
+"""Above the size of any command, so that the library never sends an entry in (pickled) parts; far below the
+frame limit of the links."""
+_CANDIDACIES_BEFORE_BACKOFF: Final = 2
+_MAX_TIMEOUT_FACTOR: Final = 8
+"""The longest wait of a candidate without votes, as a multiple of the election timeout."""
 
-_EXCUSES: Final = 5
-"""Between two messages of a leader: whoever waits for a CPU may get it for less than it takes to read one."""
+_MAX_DEFERRALS: Final = 5
+"""How often a late member defers its candidacy without hearing a leader. A process that competes for a CPU
+may run for too short a time to read one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What one member's SyncObj is configured with (seconds)."""
+    """The configuration of one member's SyncObj; times in seconds."""
 
     me: ProxyId
     is_voter: bool
@@ -51,27 +51,27 @@ class LogSettings:
     compact_entries: int
 
 
-class _NotTrue(logging.Filter):
-    """Drops the library's alarm at entries that it is about to truncate: here it does not truncate them."""
+class _TruncationFilter(logging.Filter):
+    """Drops the library's warning that it is about to truncate entries: here it does not truncate them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("truncating already-applied log entries")
 
 
-logging.getLogger("pysyncobj.syncobj").addFilter(_NotTrue())
+logging.getLogger("pysyncobj.syncobj").addFilter(_TruncationFilter())
 
 
 class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
-    """Raft's log with one kind of command: bytes, handed to ``on_command`` once they are committed.
+    """Raft's log with one kind of command: bytes, passed to ``on_command`` once they are committed.
 
     Args:
-        on_command: must not raise: the library would stop applying for good.
+        on_command: must not raise, because the library would then stop applying commands for good.
     """
 
     _SyncObj__raftElectionDeadline: float
-    """The library's own: when this member stands, on the library's clock, unless it hears of a leader."""
+    """Attribute of the library: when this member becomes a candidate, unless it hears a leader."""
     _SyncObj__newAppendEntriesTime: float
-    """The library's own: when a leader sends its next heartbeat."""
+    """Attribute of the library: when a leader sends its next heartbeat."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     ) -> None:
         self._on_command = on_command
         self._candidacies = 0
-        self._excuses = _EXCUSES
-        # Half a heartbeat of it may be a rest (see `RaftNode`).
+        self._deferrals_left = _MAX_DEFERRALS
+        # `RaftNode` may rest for half a heartbeat of this time.
         self._late_s = 1.5 * settings.append_entries_s
         self._tick_began_s = math.inf
         me = Node(settings.me) if settings.is_voter else None
@@ -105,7 +105,7 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def leader(self) -> ProxyId | None:
-        """The leader that this member follows; it may be dead already."""
+        """The leader that this member follows. The leader may already be dead."""
         node = self._getLeader()
         return None if node is None else node.id
 
@@ -116,13 +116,13 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way: no election, no entry that is not committed and applied, no reset."""
+        """Whether nothing is in progress: no election, no unapplied entry, no rejoin after a reset."""
         at_rest: bool = self.raftLastApplied == self.raftCommitIndex == self.last_log_index
         return at_rest and self.role != "candidate" and self._SyncObj__transport.rejoin is None
 
     @property
     def due_in_s(self) -> float:
-        """How long until something is to be done though nothing comes in: a heartbeat, or an election."""
+        """The time until the next heartbeat or election is due without any input."""
         if self.role == "observer":
             return math.inf
         leads = self.role == "leader"
@@ -131,76 +131,78 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return due_s - now_s
 
     def submit(self, command: bytes) -> None:
-        """Hand a command to the leader, here or elsewhere; it may get lost on the way."""
+        """Send a command to the leader, which may be this member. The command may get lost."""
         self._applyCommand(command, None, _REGULAR_TYPE)
 
     def begin_tick(self, now_s: float) -> None:
-        """Wait for a leader anew if this member stood still: what it was sent meanwhile is not read yet.
+        """Begin a tick, and defer the candidacy if this member was paused.
 
-        A few times, until a leader is heard of again: a machine that is always late still elects.
+        A paused member has not read the messages of the leader yet. The number of deferrals is limited until
+        the member hears a leader again, so that a machine that is always late still elects.
         """
-        late = self._is_late(now_s)
+        is_late = self._is_late(now_s)
         self._tick_began_s = now_s
-        if late:
-            self._excuses -= 1
-            # The library has a clock of its own, from which time.monotonic departs as NTP bends it.
-            anew_s = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
-            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, anew_s)
+        if is_late:
+            self._deferrals_left -= 1
+            # The library has its own clock. time.monotonic differs from it, because NTP adjusts the rate.
+            deadline_s = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
+            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, deadline_s)
 
     def _is_late(self, now_s: float) -> bool:
-        return self._excuses > 0 and now_s - self._tick_began_s > self._late_s
+        return self._deferrals_left > 0 and now_s - self._tick_began_s > self._late_s
 
-    # In place of the library's own.
+    # Replacements of the library's methods.
 
     def _SyncObj__connectedToAnyone(self) -> bool:
-        """Whether to stand for election when no leader is heard of; never while it is not known what was
-        forgotten, nor where this member has stood still in the middle of a tick.
+        """Whether to become a candidate when no leader is heard.
+
+        Never during a rejoin, nor after a pause in the middle of a tick.
         """
-        stands = (
+        is_candidate = (
             self._SyncObj__transport.rejoin is None
             and not self._is_late(time.monotonic())
             and bool(super()._SyncObj__connectedToAnyone())
         )
-        self._candidacies += stands
-        return stands
+        self._candidacies += is_candidate
+        return is_candidate
 
     def _SyncObj__generateRaftTimeout(self) -> float:
-        """How long to wait for a leader: longer with each time that this member has stood in vain.
+        """How long to wait for a leader: longer after each unsuccessful candidacy.
 
-        Votes that take longer than the timeout are for a term that is past when they come. A member with slow
-        links would stand again and again, and end the term of whoever leads each time.
+        Votes that arrive after the timeout belong to a past term. A member with slow links would become a
+        candidate again and again, and end the term of the current leader each time.
         """
-        wait = 2 ** max(0, self._candidacies - _QUICK_CANDIDACIES)
-        timeout_s: float = super()._SyncObj__generateRaftTimeout() * min(wait, _LONGEST_WAIT)
+        wait = 2 ** max(0, self._candidacies - _CANDIDACIES_BEFORE_BACKOFF)
+        timeout_s: float = super()._SyncObj__generateRaftTimeout() * min(wait, _MAX_TIMEOUT_FACTOR)
         return timeout_s
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        """Apply one committed entry. The library would unpickle it."""
+        """Apply one committed entry without unpickling it, as the library would."""
         if command[:1] == REGULAR:
             self._on_command(command[1:])
 
     def _SyncObj__deleteEntriesFrom(self, fromIDx: int) -> None:
-        """Leave the entries after the leader's: ``Journal.add`` replaces those that conflict, as Raft has it.
+        """Keep the entries after those of the leader: ``Journal.add`` replaces conflicting ones, as in Raft.
 
-        The library drops all of them first. Where the message is an old one that comes again, those are
-        entries that this member has acknowledged, and that may be committed because of it.
+        The library drops all of them first. If an old message arrives again, these are entries that this
+        member has acknowledged, and that may be committed because of its acknowledgement.
         """
 
     def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
-        """Take a checked message, and keep an acknowledgement from setting the leader back.
+        """Process a checked message, and prevent an acknowledgement from resetting the leader's progress.
 
-        While several entries are under way, the answer to the first would have the library send the others
-        again. Where they are lost in fact, the member says so at the next heartbeat.
+        While several entries are in flight, the answer to the first would make the library send the others
+        again. If they are really lost, the member reports its position at the next heartbeat.
         """
-        following: dict[Node, int] = self._SyncObj__raftNextIndex
-        before = following.get(node, 0)
+        next_index: dict[Node, int] = self._SyncObj__raftNextIndex
+        before = next_index.get(node, 0)
         super()._SyncObj__onMessageReceived(node, message)
         if self._getLeader() is not None:
             self._candidacies = 0
-            self._excuses = _EXCUSES
+            self._deferrals_left = _MAX_DEFERRALS
         acknowledges = message["type"] == "next_node_idx" and message["success"] and not message["reset"]
-        if acknowledges and following.get(node, before) < before:
-            following[node] = before
+        if acknowledges and next_index.get(node, before) < before:
+            next_index[node] = before
 
 
 def _configuration(settings: LogSettings) -> SyncObjConf:

@@ -1,12 +1,12 @@
-"""What a voter remembers of the journals of the other voters, and whose votes it counts because of that.
+"""A voter's memory of the other voters' journals, which decides whose votes it counts.
 
-A voter whose disk is empty, or was restored from a copy, may have forgotten a vote or an entry that it
-acknowledged. It cannot know that by itself, but its peers can: each voter says which journal it has and how
-far that has come (``identity.py``), and the others compare it with what they remember. A voter that has
-forgotten anything gives no vote, until it has caught up as after a reset (``rejoin.py``).
+A voter whose disk is empty, or was restored from a copy, may have forgotten a vote or an acknowledged entry.
+The voter cannot detect the loss itself, but its peers can. Each voter states its journal and how far that has
+come (``identity.py``), and the others compare the statement with their memory. The votes of a voter that has
+forgotten anything do not count until it has caught up, as after a reset (``rejoin.py``).
 
-Only a new start is judged. Within one life a log may shrink in good order, as where a new leader replaces
-entries that were never committed.
+The comparison applies only to a new start. Within one life a log may legitimately shrink, for example when a
+new leader replaces entries that were never committed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ FILE: Final = "peers"
 MAGIC: Final = b"FLEETRM1"
 _HEAD: Final = struct.Struct(">8sI")
 _SAVE_INTERVAL_S: Final = 1.0
-"""A new start is on disk before it counts; progress within one life may be this late."""
+"""A new start is on disk before it counts. Progress within one life may be written this late."""
 _MAX_FORMER_IDS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of one voter.
+    """The remembered journals of one voter.
 
     Args:
-        newest: its journal as of late; None while it runs a release that says nothing of it.
-        former_ids: of journals that it had before, oldest first.
+        newest: the last statement about its journal; None while it runs a release that sends none.
+        former_ids: ids of its earlier journals, oldest first.
     """
 
     newest: Standing | None
@@ -57,10 +57,10 @@ class VoterMemory:
     """The journals of the other voters, in memory and in a file.
 
     Args:
-        path: the file; made at the first save.
-        others: the other voters; what the file says of anybody else is dropped.
-        is_outdated: begin with nothing, whatever is in the file: this member has run an earlier release in
-            between, which remembers nothing.
+        path: the file; created at the first save.
+        others: the other voters. Entries of other members in the file are dropped.
+        is_outdated: ignore the file, because this member has run an earlier release in between, which does
+            not update it.
     """
 
     def __init__(self, path: Path, others: Iterable[ProxyId], *, is_outdated: bool = False) -> None:
@@ -71,10 +71,10 @@ class VoterMemory:
         self._saved_s: float | None = None
 
     def judge(self, peer: ProxyId, standing: Standing | None) -> str:
-        """Compare what a voter says of its journal with what is remembered, and remember it where it fits.
+        """Compare the statement of a voter about its journal with the memory, and remember it if they agree.
 
-        Args:    standing: None from a release that says nothing, which is taken as it is
-        Returns: what the voter has forgotten; empty where it has not, so that its votes count
+        Args:    standing: None from a release that sends no statement; accepted without comparison
+        Returns: what the voter has forgotten; empty if nothing, so that its votes count
         """
         known = self._known.get(peer)
         if standing is None:
@@ -87,9 +87,9 @@ class VoterMemory:
         return objection
 
     def flush(self, now_s: float) -> None:
-        """Make durable what has to be: call it before anything is sent that rests on a judgement.
+        """Write the memory if necessary. Call it before sending a message that depends on a judgement.
 
-        Raises: JournalError: the disk does not take it
+        Raises: JournalError: the file cannot be written
         """
         is_due = self._saved_s is None or now_s - self._saved_s >= _SAVE_INTERVAL_S
         if not self._is_urgent and not (self._is_changed and is_due):
@@ -116,7 +116,7 @@ class VoterMemory:
         if before is not None and before.identity.journal_id != standing.identity.journal_id:
             former_ids = _former_ids(known)
         if before is not None and before.life == standing.life and before.identity == standing.identity:
-            self._put(peer, _Known(_furthest(before, standing), former_ids))
+            self._put(peer, _Known(_merge(before, standing), former_ids))
             return
         self._put(peer, _Known(standing, former_ids))
         self._is_urgent = True
@@ -137,8 +137,8 @@ class VoterMemory:
             return self._decode(data)
         except Exception as error:
             log.warning(
-                "%s: damaged (%s): this member begins to remember the other voters' journals again; a voter "
-                "that is restored from a copy meanwhile is not noticed here",
+                "memory of the other voters' journals is damaged, starting a new one: %s (%s); a voter "
+                "that is restored from a copy meanwhile is not detected by this member",
                 self._path,
                 error,
             )
@@ -157,55 +157,58 @@ class VoterMemory:
         return found
 
 
-def _objection(known: _Known, said: Standing) -> str:
-    """What shows that a voter has forgotten; empty where nothing does."""
-    named, newest = said.identity, known.newest
-    if named.journal_id in known.former_ids:
-        return "its journal is a copy of one that it had before"
+def _objection(known: _Known, stated: Standing) -> str:
+    """The evidence that a voter has forgotten something; empty if there is none."""
+    identity, newest = stated.identity, known.newest
+    if identity.journal_id in known.former_ids:
+        return "its journal is a copy of an earlier journal of this voter"
     if newest is None:
         return ""
-    if named.journal_id != newest.identity.journal_id:
-        if named.has_caught_up:
+    if identity.journal_id != newest.identity.journal_id:
+        if identity.has_caught_up:
             return ""
-        if named.was_erased:  # by an earlier release, which keeps all promises: those can be compared
-            return _lost_promise(newest, said)
-        return "its journal is new, and it had one before"
-    if named.starts < newest.identity.starts:
-        return f"its journal is a copy: start {named.starts}, and it has had start {newest.identity.starts}"
-    if named.starts == newest.identity.starts:
-        return "" if said.life == newest.life else f"there are two journals at start {named.starts}"
-    return _lost_promise(newest, said)
-
-
-def _lost_promise(newest: Standing, said: Standing) -> str:
-    """What is missing at a new start that was promised before it."""
-    if said.term < newest.term:
-        return f"its journal is a copy: term {said.term}, and it was in term {newest.term}"
-    if said.term == newest.term and newest.voted_for not in (None, said.voted_for):
-        return f"its journal is a copy: its vote for {newest.voted_for!r} in term {newest.term} is missing"
-    if (said.last_term, said.last_index) < (newest.last_term, newest.last_index):
+        if identity.was_erased:  # by an earlier release, which keeps all promises: compare them
+            return _lost_promise(newest, stated)
+        return "its journal is new, but the voter had a journal before"
+    if identity.starts < newest.identity.starts:
         return (
-            f"its journal is a copy: it ends at entry {said.last_index} of term {said.last_term}, and it "
+            f"its journal is a copy: it is at start {identity.starts}, but start {newest.identity.starts} "
+            "was seen before"
+        )
+    if identity.starts == newest.identity.starts:
+        return "" if stated.life == newest.life else f"two journals exist at start {identity.starts}"
+    return _lost_promise(newest, stated)
+
+
+def _lost_promise(newest: Standing, stated: Standing) -> str:
+    """The promise from before a new start that the journal lacks; empty if it has all."""
+    if stated.term < newest.term:
+        return f"its journal is a copy: it is in term {stated.term}, but was in term {newest.term}"
+    if stated.term == newest.term and newest.voted_for not in (None, stated.voted_for):
+        return f"its journal is a copy: its vote for {newest.voted_for!r} in term {newest.term} is missing"
+    if (stated.last_term, stated.last_index) < (newest.last_term, newest.last_index):
+        return (
+            f"its journal is a copy: it ends at entry {stated.last_index} of term {stated.last_term}, but "
             f"ended at entry {newest.last_index} of term {newest.last_term}"
         )
     return ""
 
 
-def _furthest(one: Standing, other: Standing) -> Standing:
+def _merge(before: Standing, after: Standing) -> Standing:
     """All promises of two moments in one life."""
-    voted = max((one, other), key=lambda each: (each.term, each.voted_for is not None))
-    ends = max((one, other), key=lambda each: (each.last_term, each.last_index))
+    vote = max((before, after), key=lambda each: (each.term, each.voted_for is not None))
+    end = max((before, after), key=lambda each: (each.last_term, each.last_index))
     return replaced(
-        other,
-        term=voted.term,
-        voted_for=voted.voted_for,
-        last_term=ends.last_term,
-        last_index=ends.last_index,
+        after,
+        term=vote.term,
+        voted_for=vote.voted_for,
+        last_term=end.last_term,
+        last_index=end.last_index,
     )
 
 
 def _former_ids(known: _Known | None) -> tuple[str, ...]:
-    """The ids of all journals that a voter has had, once its newest one is replaced."""
+    """The ids of all earlier journals of a voter after its newest one is replaced."""
     if known is None or known.newest is None:
         return () if known is None else known.former_ids
     return (*known.former_ids, known.newest.identity.journal_id)[-_MAX_FORMER_IDS:]

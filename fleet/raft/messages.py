@@ -1,7 +1,7 @@
-"""Raft's messages on the wire: msgpack, and nothing that pysyncobj would not expect gets through.
+"""Raft's messages on the wire, in msgpack; only messages that pysyncobj expects pass.
 
-The library sends pickled dicts and trusts what it receives. Here each kind of message has its fields and
-their types, and is refused as a whole where they do not fit.
+The library sends pickled dicts and trusts its input. This module defines the fields and types of each kind of
+message, and refuses a whole message if one field is wrong.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from fleet.raft.identity import Standing
 from fleet.raft.journal import Entry
 
 Message: TypeAlias = dict[str, Any]
-"""A message as pysyncobj makes and takes it: a dict whose ``type`` says which other keys there are."""
+"""A message in the form of pysyncobj: a dict whose ``type`` determines the other keys."""
 
 REGULAR: Final = b"\x00"
 NO_OP: Final = b"\x01"
-"""First byte of a command in the log. The library knows two more kinds, and unpickles both: never let in."""
+"""First byte of a command in the log. The library has two more kinds and unpickles both: refused."""
 
 MAX_COMMAND_BYTES: Final = 1 << 17
 _MAX_INT: Final = 1 << 62
 
-FROM_VOTERS: Final = frozenset(
+KINDS_FROM_VOTERS: Final = frozenset(
     {
         "request_vote",
         "response_vote",
@@ -35,30 +35,30 @@ FROM_VOTERS: Final = frozenset(
         "distrusted",
     }
 )
-FROM_OBSERVERS: Final = frozenset({"next_node_idx", "apply_command"})
+KINDS_FROM_OBSERVERS: Final = frozenset({"next_node_idx", "apply_command"})
 
-WITH_STANDING: Final = frozenset(
+KINDS_WITH_STANDING: Final = frozenset(
     {"request_vote", "response_vote", "append_entries", "next_node_idx", "rejoin_answer"}
 )
-"""What voters say to voters carries ``standing``, the state of the sender's journal. A release before 0.3.0
-sends none, and leaves it out when it reads."""
+"""Messages between voters that carry ``standing``, the state of the sender's journal. A release before 0.3.0
+does not send the field and ignores it."""
 
 _PLAIN_FIELDS: Final[dict[str, dict[str, type]]] = {
     "request_vote": {"term": int, "last_log_index": int, "last_log_term": int},
     "response_vote": {"term": int},
     "next_node_idx": {"term": int, "next_node_idx": int, "reset": bool, "success": bool},
     "apply_command": {"command": bytes},
-    # Ours, and not passed to the library: see rejoin.py. The answer to a reset without an id answers nobody:
-    # every release reads it, and it carries the standing.
+    # The fleet's own messages, which the library does not get: see rejoin.py. A rejoin_answer with an empty
+    # reset answers no question. Every release accepts it, and it carries the standing.
     "rejoin": {"reset": str},
     "rejoin_answer": {"reset": str, "term": int, "last_log_index": int, "leads": bool, "rejoining": bool},
-    # Sent to voters alone that have said which journal they have: see memory.py.
+    # Sent only to voters that have stated their journal: see memory.py.
     "distrusted": {"journal_id": str, "starts": int, "life": str},
 }
 
 
 class MalformedMessage(ValueError):
-    """A payload that is none of the messages the fleet's Raft exchanges."""
+    """A payload that is not a message of the fleet's Raft."""
 
 
 def encode_message(message: Message) -> bytes:
@@ -69,8 +69,8 @@ def encode_message(message: Message) -> bytes:
 def decode_message(payload: bytes) -> Message:
     """Read and check one message.
 
-    Returns: a dict with exactly the keys of its type, and ``standing`` where there is one
-    Raises:  MalformedMessage: anything else
+    Returns: a dict with exactly the keys of its type, and ``standing`` if the message has one
+    Raises:  MalformedMessage: the payload is anything else
     """
     try:
         message = msgpack.unpackb(payload, use_list=False)
@@ -82,7 +82,7 @@ def decode_message(payload: bytes) -> Message:
     if kind == "append_entries":
         return _with_standing(_append_entries(message), message)
     if not isinstance(kind, str) or kind not in _PLAIN_FIELDS:
-        raise MalformedMessage(f"type {kind!r}")
+        raise MalformedMessage(f"unknown type {kind!r}")
     checked: Message = {"type": kind}
     for name, expected in _PLAIN_FIELDS[kind].items():
         checked[name] = _field(message, name, expected)
@@ -92,7 +92,7 @@ def decode_message(payload: bytes) -> Message:
 
 
 def _with_standing(checked: Message, message: Message) -> Message:
-    if checked["type"] in WITH_STANDING and "standing" in message:
+    if checked["type"] in KINDS_WITH_STANDING and "standing" in message:
         try:
             checked["standing"] = Standing.unpack(message["standing"])
         except ValueError as error:
@@ -107,7 +107,7 @@ def _append_entries(message: Message) -> Message:
     if "prevLogIdx" not in message:
         checked["serialized"] = _piece(message.get("serialized"))
         return checked
-    if "transmission" in message:  # entries larger than any command of the fleet; pickled
+    if "transmission" in message:  # pickled parts of an entry that is larger than any command of the fleet
         raise MalformedMessage("an entry in parts")
     for name in ("prevLogIdx", "prevLogTerm"):
         checked[name] = _field(message, name, int)
@@ -152,7 +152,7 @@ def _command(command: bytes, kinds: bytes) -> None:
 
 def _field(message: Message, name: str, expected: type) -> Any:
     value: Any = message.get(name)
-    if type(value) is not expected:  # not isinstance: True is no int here
+    if type(value) is not expected:  # refuses True for int, which isinstance accepts
         raise MalformedMessage(f"{message.get('type')!r}: {name} is {type(value).__name__}")
     if isinstance(value, int) and not 0 <= value < _MAX_INT:
         raise MalformedMessage(f"{message.get('type')!r}: {name} is {value}")

@@ -1,4 +1,4 @@
-"""Commands on their way into the log: submitted again until they are seen applied, or their time is up."""
+"""Commands on their way into the log: submitted again until they are applied or time out."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from fleet.core.model import ProxyId
 from fleet.core.state import Outcome
 
 RESEND_S: Final = 0.25
-"""After this long a command that was sent to another member counts as lost, and is sent again (its id
-tells).
-"""
+"""A command that was sent to another member counts as lost after this time and is sent again. Its id makes
+repetition safe."""
 
 
 @dataclass(slots=True)
 class Proposal:
-    """One command that somebody waits for."""
+    """One command whose caller waits for the outcome."""
 
     command_id: str
     encoded: bytes
     deadline_s: float
     future: Future[Outcome] = field(default_factory=Future)
     submitted_to: tuple[ProxyId, int] | None = None
-    """Leader and term that it was last handed to."""
+    """The leader that last got the command, and its term."""
     submitted_s: float = 0.0
 
 
 class Proposals:
-    """The commands that this member waits for, by id. Used on the Raft thread alone."""
+    """The commands that this member waits for, by id. Used only on the Raft thread."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Proposal]] = {}
@@ -44,12 +43,12 @@ class Proposals:
     def add(self, proposal: Proposal) -> None:
         self._waiting.setdefault(proposal.command_id, []).append(proposal)
 
-    def applied(self, command_id: str, outcome: Outcome) -> None:
-        """The command came out of the log: whoever waits for it will be told, the first time."""
+    def mark_applied(self, command_id: str, outcome: Outcome) -> None:
+        """Record that a command was applied. Its first outcome counts."""
         self._done += [(proposal, outcome) for proposal in self._waiting.pop(command_id, ())]
 
-    def tell(self) -> None:
-        """Tell those whose command was applied; to be called once the state that came of it can be seen."""
+    def report(self) -> None:
+        """Report the outcomes of applied commands. Call it once the resulting state is visible."""
         done, self._done = self._done, []
         for proposal, outcome in done:
             with contextlib.suppress(InvalidStateError):
@@ -58,31 +57,31 @@ class Proposals:
     def submit(
         self, leader: ProxyId | None, term: int, me: ProxyId, now_s: float, hand_over: Callable[[bytes], None]
     ) -> None:
-        """Hand over what is new, what a former leader was given, and what seems to be lost.
+        """Send new commands, commands that a former leader got, and commands that seem to be lost.
 
-        What this member itself holds as leader is in its log, and cannot get lost while it leads.
+        Commands that this member got as leader are in its log, and cannot get lost while it leads.
         """
         if leader is None:
             return
         for proposals in self._waiting.values():
             proposal = proposals[0]
-            fresh = proposal.submitted_to == (leader, term)
-            if fresh and (leader == me or now_s - proposal.submitted_s < RESEND_S):
+            is_submitted = proposal.submitted_to == (leader, term)
+            if is_submitted and (leader == me or now_s - proposal.submitted_s < RESEND_S):
                 continue
             proposal.submitted_to, proposal.submitted_s = (leader, term), now_s
             hand_over(proposal.encoded)
 
     def expire(self, now_s: float, why_not: str) -> None:
-        """Fail those whose time is up, and forget those that nobody waits for any more."""
+        """Fail commands that have timed out, and forget commands whose callers no longer wait."""
         if not self._waiting:
             return
         for command_id, proposals in list(self._waiting.items()):
             late = [proposal for proposal in proposals if proposal.deadline_s <= now_s]
-            kept = [
+            remaining = [
                 proposal for proposal in proposals if proposal not in late and not proposal.future.cancelled()
             ]
-            if kept:
-                self._waiting[command_id] = kept
+            if remaining:
+                self._waiting[command_id] = remaining
             else:
                 del self._waiting[command_id]
             for proposal in late:
@@ -96,13 +95,11 @@ class Proposals:
 
 
 def fail(proposal: Proposal, why_not: str) -> None:
-    """End the wait: with NoQuorum where no leader ever got the command, so that it cannot be committed
-    later.
-    """
+    """Fail a proposal: NoQuorum if no leader ever got the command, so that it cannot be committed later."""
     error: NoQuorum | CommandTimeout
     if proposal.submitted_to is None:
         error = NoQuorum(f"command {proposal.command_id}: {why_not}")
     else:
-        error = CommandTimeout(f"command {proposal.command_id}: {why_not}; it may yet be committed")
+        error = CommandTimeout(f"command {proposal.command_id}: {why_not}; it may still be committed")
     with contextlib.suppress(InvalidStateError):
         proposal.future.set_exception(error)

@@ -1,19 +1,20 @@
-"""How a voter that has forgotten its vote and its entries comes back without breaking a promise.
+"""The rejoin of a voter that has forgotten its vote and its entries, without breaking a promise.
 
-A member that lost its journal may have voted in a term, and acknowledged entries that are committed because
-of it. So it is marked as rejoining, in a file that outlives restarts. While it is marked it follows, but it
-neither votes nor stands for election, and its acknowledgements tell a leader where to go on and count for
-nothing. The mark goes once all of this is true:
+A member that lost its journal may have voted in a term, and may have acknowledged entries that are committed
+because of it. A file that survives restarts therefore marks the member as rejoining. A marked member follows
+a leader, but neither votes nor becomes a candidate. Its acknowledgements report its position to the leader
+and do not count. The mark is removed once all of these conditions hold:
 
-- every other voter has said which term it is in, since the reset. Of these at most as many as the fleet can
-  lose, less this one, may be rejoining themselves;
-- it follows a leader of a term not below any of these;
-- it has on disk the log of that leader up to where it ended when that leader was asked, after the reset.
+- every other voter has reported its term since the reset. The fleet tolerates the loss of N voters: at most
+  N - 1 of the other voters may be rejoining themselves;
+- the member follows a leader whose term is not below any reported term;
+- the member has on disk the log of that leader up to its end when the leader was asked, after the reset.
 
-An entry that was committed with this member's help is also in the log of a voter that has not forgotten,
-whose term was not below that entry's. So the leader's term is not below it either, and its log has the entry.
-A vote that was given to somebody is known to that candidate as its own term; below the leader's term, and in
-it, nobody else's log is up to date enough to be voted for. ``docs/adr/0010-journal-repair.md`` has it all.
+An entry that was committed with the help of this member is also in the log of a voter that has not forgotten
+it. The term of that voter was not below the term of the entry. The term of the leader is therefore not below
+it either, and its log has the entry. A candidate that got the vote of this member knows that term as its own.
+Up to the term of the leader, no other log is up to date enough to get a vote.
+``docs/adr/0010-journal-repair.md`` has the whole argument.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from fleet.raft.files import replace, sync_folder
 from fleet.raft.messages import Message
 
 MARK: Final = "rejoin"
-"""Name of the file in the raft folder; it holds the id of the reset."""
+"""Name of the file in the raft folder; its content is the id of the reset."""
 
 
 def write_mark(folder: Path, reset_id: str) -> None:
-    """Note that this member has forgotten; durable when it returns.
+    """Mark this member as rejoining; durable on return.
 
-    Raises: OSError
+    Raises: OSError: the file cannot be written
     """
     os.close(replace(folder / MARK, reset_id.encode()))
 
 
 def read_mark(folder: Path) -> str | None:
-    """The id of the reset that this member has not come back from; None where there is none.
+    """The id of the reset after which this member is still rejoining; None if it is not rejoining.
 
-    Raises: JournalError: the file is there and cannot be read
+    Raises: JournalError: the file exists and cannot be read
     """
     try:
         return (folder / MARK).read_text("ascii", errors="replace").strip()
@@ -54,9 +55,9 @@ def read_mark(folder: Path) -> str | None:
 
 
 def remove_mark(folder: Path) -> None:
-    """Forget that anything was forgotten; call it only after what was fetched is on disk.
+    """End the rejoin. Call it only after the fetched log is on disk.
 
-    Raises: JournalError: the disk does not take it
+    Raises: JournalError: the file cannot be removed
     """
     try:
         (folder / MARK).unlink(missing_ok=True)
@@ -65,16 +66,16 @@ def remove_mark(folder: Path) -> None:
         raise JournalError(f"{folder / MARK}: cannot be removed: {error.strerror or error}") from error
 
 
-def may_forget(voters: int) -> int:
-    """How many voters may have forgotten at one time without anything being lost."""
+def max_forgetful_voters(voters: int) -> int:
+    """How many voters may have forgotten their promises at one time without loss of committed entries."""
     return (voters - 1) // 2
 
 
 class Rejoin:
-    """What a marked voter has learned so far, and whether that is enough.
+    """The progress of a marked voter: answers of the other voters, and whether they suffice.
 
     Args:
-        reset_id: from the mark; answers to questions of an earlier reset are told apart by it.
+        reset_id: from the mark; identifies answers to questions of an earlier reset.
         others: all other voters.
     """
 
@@ -90,8 +91,8 @@ class Rejoin:
     def question(self) -> Message:
         return {"type": "rejoin", "reset": self.reset_id}
 
-    def answered(self, peer: ProxyId, message: Message) -> None:
-        """A voter said which term it is in, where its log ends, and whether it leads."""
+    def record_answer(self, peer: ProxyId, message: Message) -> None:
+        """Record the term of a voter, the end of its log, and whether it leads."""
         if message["reset"] != self.reset_id:
             return
         term = message["term"]
@@ -103,25 +104,20 @@ class Rejoin:
         if message["leads"]:
             self._ends.setdefault((peer, term), message["last_log_index"])
 
-    def stored(self, leader: ProxyId, term: int, index: int) -> None:
-        """The log equals the leader's of that term up to an index."""
+    def record_log(self, leader: ProxyId, term: int, index: int) -> None:
+        """Record that the log equals the log of a leader, in a term, up to an index."""
         before = self._stored
         if before[:2] != (leader, term) or index > before[2]:
             self._stored = (leader, term, index)
 
-    def complete(self, term: int) -> bool:
-        """Whether it may vote again, being in this term."""
+    def is_complete(self, term: int) -> bool:
+        """Whether the member may vote again in this term."""
         leader, stored_term, index = self._stored
         end = self._ends.get((leader, stored_term))
         if end is None or index < end or stored_term != term:
             return False
-        if len(self._forgetful) >= may_forget(len(self._others) + 1):
+        if len(self._forgetful) >= max_forgetful_voters(len(self._others) + 1):
             return False
         if self._terms.keys() | self._forgetful != self._others:
             return False
         return all(each <= term for each in self._terms.values())
-
-    @property
-    def waits_for(self) -> frozenset[ProxyId]:
-        """The voters that have not answered, or have forgotten themselves."""
-        return self._others - self._terms.keys() | self._forgetful

@@ -1,7 +1,7 @@
-"""Snapshots of the replicated state: one checksummed file, and what travels to a member that is far behind.
+"""Snapshots of the replicated state: one checksummed file, which is also sent to a member that is far behind.
 
-It takes the place of the library's own Serializer, whose files are pickles, are not flushed, and replace the
-last good one before anybody has looked at them. File and wire have the same bytes:
+This module replaces the library's Serializer. Files of that class are pickles, are not flushed, and replace
+the last good file before they are checked. File and wire have the same bytes:
 
     magic (8) | CRC-32 of the rest (4) | msgpack [state, previous entry, last entry], an entry being [command,
     index, term]
@@ -37,7 +37,7 @@ MAX_SNAPSHOT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state after ``last`` was applied, and the two entries that the log goes on from."""
+    """The state after ``last`` was applied, and the two entries with which the log continues."""
 
     state: FleetState
     previous: Entry
@@ -50,25 +50,25 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """Read a snapshot back, all of it, before anything relies on it.
+    """Decode and check a whole snapshot.
 
-    Raises: ValueError: it is none, or is damaged
+    Raises: ValueError: the data is not a snapshot, or is damaged
     """
     if len(data) < _HEAD.size:
-        raise ValueError("it is too short")
+        raise ValueError("the file is too short")
     magic, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
     if magic != MAGIC:
-        raise ValueError("it is not a snapshot of the fleet's Raft")
+        raise ValueError("the file is not a Raft snapshot of the fleet")
     if checksum != zlib.crc32(body):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("the checksum is wrong")
     try:
         state, previous, last = msgpack.unpackb(body, use_list=False)
         snapshot = Snapshot(decode_state(state), _entry(previous), _entry(last))
     except Exception as error:
-        raise ValueError(f"its content is not understood: {error}") from error
+        raise ValueError(f"the content cannot be decoded: {error}") from error
     if snapshot.last.index != snapshot.previous.index + 1:
-        raise ValueError("its entries do not follow one another")
+        raise ValueError("the two entries are not consecutive")
     return snapshot
 
 
@@ -86,15 +86,15 @@ class _Transmission:
 
 
 class SnapshotStore:
-    """The newest snapshot, on disk and in memory, under the method names that pysyncobj calls.
+    """The newest snapshot, on disk and in memory, with the method names that pysyncobj calls.
 
     Args:
         path: the file.
-        capture: gives the state as of the last applied entry.
-        restore: takes the state of a snapshot that was read or received.
-        covered: whether this member's log already contains what a received snapshot ends with.
+        capture: returns the state after the last applied entry.
+        restore: sets the state from a snapshot that was read or received.
+        covered: whether this member's log already contains the last entry of a received snapshot.
 
-    Raises: JournalError: the file is there and cannot be used
+    Raises: JournalError: the file exists and cannot be used
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class SnapshotStore:
         except OSError as error:
             raise JournalError(f"{self._path}: cannot be written: {error.strerror or error}") from error
 
-    # What pysyncobj calls, under the names that it uses.
+    # Methods that pysyncobj calls, under its names.
 
     def serialize(self, data: tuple[object, Entry, Entry, object], id: int) -> None:
-        """Write a snapshot of the state as it is now; ``data`` brings the last two applied entries.
+        """Write a snapshot of the current state; ``data`` has the last two applied entries.
 
-        Raises: JournalError: the disk does not take it; the former one is as it was
+        Raises: JournalError: the file cannot be written; the former snapshot is unchanged
         """
         snapshot = Snapshot(self._capture(), Entry(*data[2]), Entry(*data[1]))
         encoded = encode_snapshot(snapshot)
@@ -152,9 +152,7 @@ class SnapshotStore:
         self._written, self._written_id = encoded, id
 
     def checkSerializing(self) -> tuple[int, int | None]:
-        """Report a snapshot as written once; from then on the log begins where it ends, and it is what is
-        sent.
-        """
+        """Report once that a snapshot was written. From then on the log begins after it, and it is sent."""
         if self._written is None:
             return SERIALIZER_STATE.NOT_SERIALIZING, None
         self._encoded, self._written = self._written, None
@@ -162,16 +160,14 @@ class SnapshotStore:
         return SERIALIZER_STATE.SUCCESS, self._written_id
 
     def deserialize(self) -> tuple[None, Entry, Entry, tuple[()]]:
-        """Put the newest snapshot's state in place; it has been checked by then, so this cannot fail
-        half-way.
-        """
+        """Restore the state of the newest snapshot. It is already checked, so this cannot fail half-way."""
         if self.newest is None:
-            raise JournalError(f"{self._path}: there is no snapshot")
+            raise JournalError(f"{self._path}: no snapshot found")
         self._restore(self.newest.state)
         return None, self.newest.last, self.newest.previous, ()
 
     def getTransmissionData(self, transmissionID: object) -> tuple[bytes, bool, bool] | None:
-        """The next piece for a member, as (bytes, first, last); the last one is empty."""
+        """The next piece for a member, as (bytes, is first, is last). The last piece is empty."""
         if not self._encoded:
             return None
         outgoing = self._outgoing.setdefault(transmissionID, _Transmission(self._encoded))
@@ -183,12 +179,12 @@ class SnapshotStore:
         return piece, first, not piece
 
     def setTransmissionData(self, data: tuple[bytes, bool, bool] | None) -> bool:
-        """Take one piece; True once a whole snapshot has been checked and stored, to be loaded now.
+        """Receive one piece. Returns True once a whole snapshot is checked and stored, to be loaded now.
 
-        One whose last entry is in the log already is dropped: pysyncobj would clear the log for it, and with
-        it entries that this member has acknowledged.
+        A snapshot whose last entry is already in the log is dropped. Otherwise pysyncobj would clear the log,
+        including entries that this member has acknowledged.
 
-        Raises: JournalError: the disk does not take it; the former one is as it was
+        Raises: JournalError: the file cannot be written; the former snapshot is unchanged
         """
         if not data:
             return False
@@ -210,7 +206,7 @@ class SnapshotStore:
         try:
             snapshot = decode_snapshot(encoded)
         except ValueError as error:
-            log.warning("dropped a snapshot that was received: %s", error)
+            log.warning("dropped a received snapshot: %s", error)
             return False
         if self._covered(snapshot.last):
             return False
@@ -219,5 +215,5 @@ class SnapshotStore:
         self._outgoing.clear()
         return True
 
-    def cancelTransmisstion(self, id: object) -> None:  # spelled so by the library
+    def cancelTransmisstion(self, id: object) -> None:  # the library's spelling
         self._outgoing.pop(id, None)

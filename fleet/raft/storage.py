@@ -1,4 +1,4 @@
-"""Everything a member's Raft is made of, opened from its folder and closed again as one."""
+"""All parts of a member's Raft, opened from its folder and closed together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet.raft.files import sync_folder
 from fleet.raft.journal import Entry, Journal
 from fleet.raft.machine import LogSettings, ReplicatedLog
 from fleet.raft.memory import FILE, VoterMemory
-from fleet.raft.rejoin import MARK, may_forget, read_mark, remove_mark, write_mark
+from fleet.raft.rejoin import MARK, max_forgetful_voters, read_mark, remove_mark, write_mark
 from fleet.raft.snapshot import SnapshotStore
 from fleet.raft.transport import MemberTransport
 
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class Replica:
-    """The log of one member, with its files and its transport; replaced as a whole after a failed write.
+    """The log of one member, with its files and transport. After a failed write it is replaced as a whole.
 
     Args:
-        settings: of the log; its snapshot path says which folder.
-        capture, restore: read and set the state that commands are applied to.
+        settings: of the log; the folder is that of its snapshot path.
+        capture, restore: get and set the state that commands are applied to.
         on_command: applies one committed command.
 
     Raises: JournalError: the files are corrupt, in use by another process, or cannot be read or written
@@ -57,49 +57,49 @@ class Replica:
             raise
 
     def tick(self) -> None:
-        """Let Raft act on what has arrived and on the time, then send what it has to say.
+        """Let Raft process its input and its timers, then send its messages.
 
         Raises:
-            JournalForgot: another voter remembers more; the folder is marked, and to be opened again.
-            JournalError: the disk does not take it; nothing was sent.
+            JournalForgot: another voter remembers more; the folder is now marked, and must be opened again.
+            JournalError: the files cannot be written; no message was sent.
         """
         self._yield_to_distrust()
         self.log.doTick(0.0)
         self.transport.flush(self.sync)
         rejoin = self.transport.rejoin
-        if rejoin is not None and self._journal is not None and rejoin.complete(self.log.raftCurrentTerm):
-            self._journal.renew_identity()  # before the mark goes: the others trust this id, and no mark
+        if rejoin is not None and self._journal is not None and rejoin.is_complete(self.log.raftCurrentTerm):
+            self._journal.renew_identity()  # before the mark is removed: the others trust this id only
             remove_mark(self._folder)
             self.transport.rejoin = None
-            log.warning("caught up in term %d: this member votes again", self.log.raftCurrentTerm)
+            log.warning("caught up, this member votes again: term=%d", self.log.raftCurrentTerm)
 
     def sync(self) -> None:
-        """Make durable whatever Raft has noted.
+        """Make the journal durable.
 
-        Raises: JournalError: the disk does not take it
+        Raises: JournalError: the file cannot be written
         """
         if self._journal is not None:
             self._journal.sync()
 
     def close(self) -> None:
-        """Let go of the files. What has not been synced is lost, as in a crash."""
+        """Close the files. Unsynced operations are lost, as in a crash."""
         self.log._doDestroy()
         self._close_files()
 
     def _remember_voters(self, settings: LogSettings) -> None:
-        """Have journals compared where a voter may be lost: where none may, the other one has everything."""
+        """Compare journals if the fleet can lose a voter. If it cannot, all voters have every entry."""
         others = [node.id for node in self.transport.other_voters]
         memory, journal = None, self._journal
         if journal is None:
             return
-        if settings.is_voter and may_forget(len(others) + 1):
+        if settings.is_voter and max_forgetful_voters(len(others) + 1):
             outdated = journal.is_of_earlier_release
             memory = VoterMemory(self._folder / FILE, others, is_outdated=outdated)
         if settings.is_voter:
             self.transport.remember(lambda: journal.standing, memory)
 
     def _yield_to_distrust(self) -> None:
-        """Mark this member where another voter remembers more of its journal than is in it."""
+        """Mark this member as rejoining if another voter remembers more than its journal has."""
         accuser = self.transport.distrusted_by
         if accuser is None:
             return
@@ -110,27 +110,27 @@ class Replica:
                 f"{self._folder / MARK}: cannot be written: {error.strerror or error}"
             ) from error
         raise JournalForgot(
-            f"{accuser} remembers more of this member's journal than is in {self._folder}: the disk was "
-            "emptied, or restored from a copy. This member votes again once it has caught up; do nothing"
+            f"{accuser} remembers more of this member's journal than {self._folder} has: the disk was "
+            "emptied or restored from a copy; wait: this member votes again once it has caught up"
         )
 
     def _expect_rejoin(self, settings: LogSettings) -> None:
-        """Have a voter that has forgotten keep still until it is caught up."""
+        """Begin the rejoin of a marked voter."""
         voters = len(self.transport.other_voters) + 1
         reset_id = read_mark(self._folder)
-        if reset_id is not None and settings.is_voter and may_forget(voters):
+        if reset_id is not None and settings.is_voter and max_forgetful_voters(voters):
             log.warning(
-                "%s: this member has forgotten promises (a reset, an empty disk or a copy), and votes again "
-                "once all other voters have been heard of and a leader has brought it up to date",
+                "rejoining after a reset, an empty disk or a copy: %s; this member votes again once all "
+                "other voters have answered and a leader has brought its log up to date",
                 self._folder / MARK,
             )
-            self.transport.forgot(reset_id)
+            self.transport.begin_rejoin(reset_id)
 
     def _covers(self, last: Entry) -> bool:
         if self._journal is None:
             return False
         reached = max(self.log.raftCommitIndex, self.log.raftLastApplied)
-        return last.index <= reached or self._journal.holds(last.index, last.term)
+        return last.index <= reached or self._journal.has_entry(last.index, last.term)
 
     def _close_files(self) -> None:
         if self._journal is not None:
@@ -139,7 +139,7 @@ class Replica:
 
 
 def _lock(folder: Path) -> int:
-    """Take the folder for this process alone, until the descriptor is closed."""
+    """Lock the folder for this process, until the descriptor is closed."""
     try:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -151,5 +151,5 @@ def _lock(folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise JournalError(f"{folder}: another process uses it; one member runs once") from error
+        raise JournalError(f"{folder}: another process uses it; stop the other process first") from error
     return descriptor

@@ -1,7 +1,7 @@
-"""What is in a member's Raft files, read without changing them; and the two ways to put them right.
+"""Inspects a member's Raft files without changing them, and repairs them: ``trim`` and ``set_aside``.
 
-The journal is read frame by frame, also behind a frame that is damaged, and every damage is named. Whether a
-member starts with the files is not decided here: the journal and the snapshot store decide it, and are asked.
+The survey reads the journal frame by frame, also after a damaged frame, and reports every damage. The journal
+and the snapshot store themselves decide whether a member starts with the files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FILES: Final = ("journal", "snapshot")
 LEFTOVERS: Final = tuple(f"{name}.new" for name in (*FILES, MARK, MEMORY))
 
 Verdict: TypeAlias = Literal["empty", "whole", "torn", "corrupt"]
-"""torn: the last write was interrupted, and nobody was told what was in it."""
+"""torn: the last write was interrupted, and no other member knows its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One place in one file that is not as it was written."""
+    """One damaged place in one file."""
 
     file: str
     offset: int
@@ -41,18 +41,18 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the files say.
+    """The content of the files.
 
     Args:
-        member: whose journal it is; None where it does not say.
-        first_index, last_index: of the entries that can be read; 0 where there are none.
-        term, voted_for: as of the last frame that can be read.
-        commit_index: None where it is damaged, or there is no journal.
-        snapshot_index: the last entry that the snapshot covers; None where there is no usable one.
-        torn_bytes: length of a tail that the next start trims.
-        refusal: why a member does not start with the files; empty where it does.
-        rejoining: whether it was reset, and has not been caught up since.
-        journal_id, starts: by which the others know the journal again; None and 0 where it has no id yet.
+        member: the owner of the journal; None if the journal does not name it.
+        first_index, last_index: of the readable entries; 0 if there are none.
+        term, voted_for: from the last readable frame.
+        commit_index: None if it is damaged, or there is no journal.
+        snapshot_index: the last entry that the snapshot covers; None without a usable snapshot.
+        torn_bytes: length of the tail that the next start trims.
+        refusal: why a member does not start with the files; empty if it does.
+        rejoining: whether the member was reset and has not caught up since.
+        journal_id, starts: identify the journal to the other voters; None and 0 if it has no id yet.
     """
 
     verdict: Verdict
@@ -92,7 +92,7 @@ class _Frames:
 
     def _read(self, data: bytes) -> None:
         if len(data) < FIRST_FRAME or not data.startswith(MAGIC):
-            self.damage.append(Damage("journal", 0, "this is not a journal of the fleet's Raft"))
+            self.damage.append(Damage("journal", 0, "is not a Raft journal of the fleet"))
             return
         (commit_index, checksum) = struct.unpack_from(">QI", data, len(MAGIC))
         if checksum == zlib.crc32(data[8:16]):
@@ -102,7 +102,7 @@ class _Frames:
         while position < len(data):
             body = body_at(data, position)
             if body is None:
-                self.damage.append(Damage("journal", position, "the frame here fails its checksum"))
+                self.damage.append(Damage("journal", position, "the frame fails its checksum"))
                 position = _next_frame(data, position + 1)
                 continue
             self._replay(body, position)
@@ -123,11 +123,11 @@ class _Frames:
                     case _:
                         raise ValueError("an operation of another version")
         except Exception as error:
-            self.damage.append(Damage("journal", position, f"the frame here is not understood: {error}"))
+            self.damage.append(Damage("journal", position, f"the frame cannot be decoded: {error}"))
 
 
 def _next_frame(data: bytes, position: int) -> int:
-    """Where the next whole frame begins; the end of the data where none does."""
+    """The position of the next complete frame; the length of the data if there is none."""
     found = data.find(MARKER, position)
     while found >= 0 and body_at(data, found) is None:
         found = data.find(MARKER, found + 1)
@@ -135,9 +135,9 @@ def _next_frame(data: bytes, position: int) -> int:
 
 
 def survey(folder: Path, member: str) -> Survey:
-    """Read the files of a member.
+    """Inspect the files of a member.
 
-    Raises: JournalError: one of them cannot be read at all
+    Raises: JournalError: a file cannot be read at all
     """
     journal, snapshot_data = (_bytes(folder / name) for name in FILES)
     frames = _Frames(journal)
@@ -200,11 +200,11 @@ def _bytes(path: Path) -> bytes:
 
 
 def trim(folder: Path, length: int) -> tuple[Path, ...]:
-    """Cut a torn tail off the journal, and remove what an interrupted rewrite has left beside the files.
+    """Cut a torn tail off the journal, and remove the temporary files of an interrupted rewrite.
 
-    Args:    length: what is to remain of the journal
+    Args:    length: the new length of the journal
     Returns: the files that were changed or removed
-    Raises:  JournalError: the disk does not take it
+    Raises:  JournalError: the files cannot be written
     """
     changed = []
     try:
@@ -226,26 +226,26 @@ def trim(folder: Path, length: int) -> tuple[Path, ...]:
 
 
 def set_aside(folder: Path, suffix: str, mark: bool) -> tuple[Path, ...]:
-    """Rename the files, so that the member begins with none; with a mark first, if it has votes to keep.
+    """Rename the files, so that the member starts without any; optionally mark the member first.
 
     Args:
-        suffix: what is put behind the names.
-        mark: whether it must not vote until it is caught up.
+        suffix: is appended to the names.
+        mark: whether the member must not vote until it has caught up.
 
     Returns: the new names
-    Raises:  JournalError: the disk does not take it; run it again
+    Raises:  JournalError: the files cannot be written; run it again
     """
     renamed = []
     try:
-        # A folder that was lost comes back with its mark: an empty one would be a voter's without promises.
-        made = folder if folder.exists() or not mark else folder.with_name(f"{folder.name}.new")
-        made.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A lost folder is created together with its mark: in an empty folder a voter would have no promises.
+        created = folder if folder.exists() or not mark else folder.with_name(f"{folder.name}.new")
+        created.mkdir(parents=True, exist_ok=True, mode=0o700)
         if mark:
-            write_mark(made, secrets.token_hex(8))
-        if made != folder:
-            made.rename(folder)
+            write_mark(created, secrets.token_hex(8))
+        if created != folder:
+            created.rename(folder)
             sync_folder(folder.parent)
-        # What it remembers of the others is as true as before, unless all of them begin with nothing.
+        # The memory of the other voters stays valid, unless all of them start without files.
         names = FILES if mark else (*FILES, MARK, MEMORY)
         for name in names:
             if (folder / name).exists():

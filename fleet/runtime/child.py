@@ -1,4 +1,4 @@
-"""What a child of the supervisor is given, and what it owes in return: answers, and not to outlive it."""
+"""Child processes of the supervisor: their specification, their environment, and their heartbeats."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ ADMIN_FD: Final = "admin"
 CONTROL_FD: Final = "control"
 
 _PR_SET_PDEATHSIG: Final = 1
-_ORPHANED: Final = 70
-_QUESTIONS_BYTES: Final = 64
+_ORPHAN_EXIT_CODE: Final = 70
+_PING_READ_BYTES: Final = 64
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
-_KEPT_BYTES: Final = 32 << 20
-_KEPT_AT_ONCE_BYTES: Final = 8 << 20
-"""What is larger is the kernel's to give and to get back, each by itself."""
-_ASKED_FOR_BYTES: Final = 1 << 20
-"""At once, of the kernel."""
+_TRIM_THRESHOLD_BYTES: Final = 32 << 20
+_MMAP_THRESHOLD_BYTES: Final = 8 << 20
+"""Larger allocations are mapped and returned to the kernel one by one."""
+_TOP_PAD_BYTES: Final = 1 << 20
+"""How much more memory the C library requests from the kernel at a time."""
 
 _IMPORT_PATH: Final = "PYTHONPATH"
 _NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
-"""Where systemd hears the supervisor. Source: sd_notify(3)"""
+"""The socket on which systemd receives messages of the supervisor. Source: sd_notify(3)"""
 _WORKER_VARIABLES: Final = frozenset(
     {
         *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV"),
@@ -52,10 +52,11 @@ _WORKER_VARIABLES: Final = frozenset(
     }
 )
 _WORKER_PREFIXES: Final = ("LC_", "MALLOC_", "OPENSSL_", "PYTHON", "UV_", "COVERAGE_", "FAKETIME")
-"""Python, the C library, OpenSSL, libuv and what tests preload read these. The rest stays with control."""
+"""Variables of Python, the C library, OpenSSL, libuv and of tools that tests preload. Only control gets the
+rest."""
 
-_NEW_OBJECTS: Final = 50_000
-"""Before the garbage collector looks at them; Python's own value is 700."""
+_GC_THRESHOLD_OBJECTS: Final = 50_000
+"""New objects before the garbage collector runs; Python's default is 700."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ListenerFd:
     """An inherited listening socket of the data plane.
 
     Args:
-        broker_id: the identity that its port stands for; None for the bootstrap port.
+        broker_id: the identity of its port; None for the bootstrap port.
     """
 
     listener: str
@@ -73,21 +74,21 @@ class ListenerFd:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """All that a child is told. It crosses ``exec`` as JSON in an inherited file, named by its descriptor.
+    """The specification of a child. It is passed through ``exec`` as JSON in an inherited file descriptor.
 
     Args:
-        settings: the whole fleet's, as the supervisor read them: a child that is started again does not see
-            what has been done to the file meanwhile.
-        proxy_id: which member this is.
-        kind, index: which child of it; index counts the workers from 0, control has 0.
+        settings: of the whole fleet, as the supervisor read them. A restarted child does not see later
+            changes of the file.
+        proxy_id: the member.
+        kind, index: the child of the member; index counts the workers from 0, control has 0.
         incarnation: wall-clock milliseconds at which the supervisor started.
-        parent_pid: the supervisor.
-        heartbeat_fd: write a byte once the event loop turns, and for each byte that comes by the lifeline.
-        lifeline_fd: a byte here asks for a heartbeat; end of file means that the supervisor is gone.
-        fds: control's listening sockets: ``PEER_FD``, ``ADMIN_FD``, ``CONTROL_FD``.
-        listeners: a worker's listening sockets.
-        private_dir: where the member's files are. None where the supervisor is of release 0.2.0, and has
-            started this child after the installed files were replaced: it has not moved the files yet.
+        parent_pid: the process id of the supervisor.
+        heartbeat_fd: write a byte once the event loop runs, and for each byte that arrives on the lifeline.
+        lifeline_fd: a byte requests a heartbeat; end of file means that the supervisor is dead.
+        fds: the listening sockets of control: ``PEER_FD``, ``ADMIN_FD``, ``CONTROL_FD``.
+        listeners: the listening sockets of a worker.
+        private_dir: the folder of the member's files. None if a supervisor of release 0.2.0 has started this
+            child after an upgrade of the installed files: the member's files are not moved yet.
     """
 
     settings: Settings
@@ -112,12 +113,12 @@ class ChildSpec:
 
     @property
     def folder(self) -> Path:
-        """Where the member's files are."""
+        """The folder of the member's files."""
         return self.member.data_dir if self.private_dir is None else self.private_dir
 
     @property
     def control_socket(self) -> Path:
-        """The Unix socket on which workers reach the control process."""
+        """The Unix socket on which the workers reach the control process."""
         return self.folder / CONTROL_SOCKET
 
     def encode(self) -> bytes:
@@ -133,7 +134,7 @@ _SPEC: Final[TypeAdapter[ChildSpec]] = TypeAdapter(ChildSpec)
 
 
 def spec_from_argv(argv: Sequence[str]) -> ChildSpec:
-    """What the supervisor says to this child; the last argument is the descriptor of the file with it."""
+    """The specification of this child. The last argument is the descriptor of the file that contains it."""
     fd = int(argv[-1])
     try:
         return ChildSpec.decode(os.pread(fd, os.fstat(fd).st_size, 0))
@@ -142,12 +143,12 @@ def spec_from_argv(argv: Sequence[str]) -> ChildSpec:
 
 
 def python_command(module: str) -> tuple[str, ...]:
-    """This interpreter, which runs a module and imports nothing from the working directory."""
+    """The command that runs a module with this interpreter, without imports from the working directory."""
     return (sys.executable, "-P", "-m", module)
 
 
 def with_absolute_import_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without those entries of ``PYTHONPATH`` that depend on the working directory."""
+    """The environment without the entries of ``PYTHONPATH`` that depend on the working directory."""
     result = dict(environ)
     entries = result.pop(_IMPORT_PATH, "").split(os.pathsep)
     absolute = [entry for entry in entries if Path(entry).is_absolute()]
@@ -159,8 +160,8 @@ def with_absolute_import_path(environ: Mapping[str, str]) -> dict[str, str]:
 def child_environment(kind: Kind, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child.
 
-    Control reads the secrets that the configuration names. A worker handles the bytes of strangers and needs
-    no secret, so it gets only variables that are known to hold none.
+    Control reads the secrets that the configuration names. A worker processes untrusted bytes and needs no
+    secret, so that it gets only variables that are known to contain none.
 
     Args:
         environ: the supervisor's environment.
@@ -178,46 +179,46 @@ def child_environment(kind: Kind, settings: Settings, environ: Mapping[str, str]
 
 
 def freeze_garbage() -> None:
-    """Have the garbage collector pass over all that is loaded by now, and stays: that takes it 60 ms."""
+    """Exclude all loaded objects from garbage collection: to scan them takes 60 ms."""
     gc.collect()
     gc.freeze()
 
 
 def collect_rarely() -> None:
-    """Have the garbage collector look for more not before there is much that is new.
+    """Run the garbage collector only after many new objects.
 
-    For processes whose objects end with their last reference, as connections do: to look through all of
-    them again and again while they come is a tenth of what connecting takes.
+    For processes whose objects, such as connections, are freed with their last reference. Repeated scans of
+    all connections while new ones arrive take a tenth of the time of connecting.
     """
-    gc.set_threshold(_NEW_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD_OBJECTS)
 
 
 def prepare_for_connections() -> None:
-    """What a process of the data plane does about its memory once all is loaded."""
+    """Set up the memory of a process of the data plane, once everything is loaded."""
     keep_freed_memory()
     freeze_garbage()
     collect_rarely()
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what is freed, up to a limit, and not give it back to the kernel at once.
+    """Make the C library keep freed memory, up to a limit, instead of returning it to the kernel.
 
-    What arrives is copied into memory that is new for each read, up to 256 KiB. Given back, it comes page by
-    page, and cleared: two fifths of the CPU time of a gigabyte that a bare forwarder passes on.
+    Each read copies its input into newly allocated memory of up to 256 KiB. The kernel would provide returned
+    memory page by page, and clear it: for a bare forwarder, two fifths of the CPU time per gigabyte.
 
-    Source: mallopt(3); of other C libraries than glibc there is nothing to set.
+    Source: mallopt(3). C libraries other than glibc have no such setting.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_AT_ONCE_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        libc.mallopt(_M_TOP_PAD, _ASKED_FOR_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+        libc.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the supervisor dies; exit at once where it is dead already.
+    """Make the kernel kill this process when the supervisor dies. Exit now if the supervisor is already dead.
 
-    Source: prctl(2), PR_SET_PDEATHSIG; on other systems than Linux the lifeline alone does it.
+    Source: prctl(2), PR_SET_PDEATHSIG. On systems other than Linux only the lifeline has this effect.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
@@ -228,13 +229,13 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 class Heart:
-    """Tells the supervisor, whenever it asks, that this event loop turns; in the end, that it ends.
+    """Answers pings of the supervisor with heartbeats from this event loop, and exits if the supervisor dies.
 
-    It is told once unasked, in the next turn of the loop. Where the supervisor is gone, this process exits.
+    The first heartbeat is sent without a ping, in the next iteration of the loop.
 
     Args:
-        heartbeat_fd: the pipe to the supervisor; it is closed in the end.
-        lifeline_fd: the pipe from it.
+        heartbeat_fd: the pipe to the supervisor; ``stop`` closes it.
+        lifeline_fd: the pipe from the supervisor.
     """
 
     def __init__(self, heartbeat_fd: int, lifeline_fd: int) -> None:
@@ -247,13 +248,13 @@ class Heart:
         loop.add_reader(lifeline_fd, self._on_lifeline)
 
     def stop(self) -> None:
-        """No more answers; a supervisor that is gone is noticed still."""
+        """Stop answering. The death of the supervisor is still noticed."""
         self._first.cancel()
         os.close(self._fd)
         self._fd = -1
 
     def _on_lifeline(self) -> None:
-        if not os.read(self._lifeline_fd, _QUESTIONS_BYTES):
+        if not os.read(self._lifeline_fd, _PING_READ_BYTES):
             _exit_orphaned()
         if self._fd >= 0:
             self._beat()
@@ -262,10 +263,10 @@ class Heart:
         try:
             os.write(self._fd, b".")
         except BlockingIOError:
-            pass  # The supervisor is paused and the pipe is full: it will find more than enough there.
+            pass  # The supervisor is paused and the pipe is full of heartbeats, which it will read later.
         except BrokenPipeError:
             _exit_orphaned()
 
 
 def _exit_orphaned() -> NoReturn:
-    os._exit(_ORPHANED)
+    os._exit(_ORPHAN_EXIT_CODE)

@@ -1,8 +1,8 @@
-"""Which listening ports the kernel may give to an outgoing connection first.
+"""Listening ports that the kernel may assign to an outgoing connection before a member listens on them.
 
 The kernel takes the port of an outgoing connection from `ip_local_port_range`, unless the port is in
-`ip_local_reserved_ports`. As long as the connection exists, nobody can listen on its port: a member does not
-start again, though no process listens there.
+`ip_local_reserved_ports`. As long as the connection exists, no process can listen on its port. A member then
+does not start, although no other process listens there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EphemeralPorts:
 
     Args:
         first, last: the range, for IPv4 and for IPv6.
-        reserved: what the kernel leaves to those who ask for it.
+        reserved: ports that the kernel never assigns by itself.
     """
 
     first: int
@@ -37,7 +37,7 @@ class EphemeralPorts:
         return f"{self.first}-{self.last}"
 
     def exposed(self, ports: Iterable[int]) -> Runs:
-        """Those of some ports that an outgoing connection may have."""
+        """The ports among ``ports`` that an outgoing connection may get."""
         return runs_of(
             port
             for port in ports
@@ -45,21 +45,21 @@ class EphemeralPorts:
         )
 
     def reserve_command(self, more: Runs) -> str:
-        """How to reserve some ports, and keep those that are reserved already."""
+        """The command that reserves more ports and keeps the existing reservations."""
         both = (port for low, high in (*self.reserved, *more) for port in range(low, high + 1))
         return f"sysctl -w {RESERVED}={show_runs(runs_of(both), ',')}"
 
 
 @dataclass(frozen=True, slots=True)
 class PortTrouble:
-    """Ports of members that an outgoing connection may have: what is wrong, and the fix."""
+    """Ports of members that an outgoing connection may get: the problem and the fix."""
 
     detail: str
     fix: str
 
 
 def runs_of(ports: Iterable[int]) -> Runs:
-    """Ports as runs of neighbours."""
+    """Ports as runs of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for port in sorted(set(ports)):
         if found and found[-1][1] == port - 1:
@@ -70,12 +70,12 @@ def runs_of(ports: Iterable[int]) -> Runs:
 
 
 def show_runs(runs: Runs, separator: str = ", ") -> str:
-    """Runs as sysctl(8) and people write them: ``32768-32770, 40000``."""
+    """Runs in the notation of sysctl(8): ``32768-32770, 40000``."""
     return separator.join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def parse_ephemeral_ports(port_range: str, reserved: str) -> EphemeralPorts | None:
-    """What the kernel's two files say; None where it is something else."""
+    """Parse the two files of the kernel; None if their content is not understood."""
     try:
         first, last = map(int, port_range.split())
         runs = []
@@ -88,7 +88,7 @@ def parse_ephemeral_ports(port_range: str, reserved: str) -> EphemeralPorts | No
 
 
 def read_ephemeral_ports(folder: Path = KERNEL_FOLDER) -> EphemeralPorts | None:
-    """Those of this machine, or of this container; None where the system does not say."""
+    """The ephemeral ports of this machine or container; None if the system has no such files."""
     try:
         port_range = (folder / "ip_local_port_range").read_text("ascii")
         reserved = (folder / "ip_local_reserved_ports").read_text("ascii")
@@ -98,15 +98,15 @@ def read_ephemeral_ports(folder: Path = KERNEL_FOLDER) -> EphemeralPorts | None:
 
 
 def port_trouble(ports: Iterable[int], kernel: EphemeralPorts | None) -> PortTrouble | None:
-    """What to say of the ports that a member listens on; None where no outgoing connection may have one."""
+    """The problem with the listening ports of a member; None if no outgoing connection may get one."""
     exposed = () if kernel is None else kernel.exposed(ports)
     if kernel is None or not exposed:
         return None
     several = len(exposed) > 1 or exposed[0][0] != exposed[0][1]
     detail = (
         f"port{'s' if several else ''} {show_runs(exposed)} {'are' if several else 'is'} in the range of "
-        f"outgoing connections, {kernel} (net.ipv4.ip_local_port_range), and not reserved: while such a "
-        "connection has one of them, the member cannot start"
+        f"outgoing connections, {kernel} (net.ipv4.ip_local_port_range), and not reserved: the member cannot "
+        f"start while an outgoing connection uses {'one of them' if several else 'it'}"
     )
     fix = f"reserve them ({kernel.reserve_command(exposed)}, and a file in /etc/sysctl.d)"
     if kernel.first > _LAST_PRIVILEGED_PORT + 1:

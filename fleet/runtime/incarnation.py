@@ -1,7 +1,7 @@
-"""The number of a member's life: greater than that of any life before, whatever the clock says.
+"""The incarnation of a member: a number for each of its lives, greater than all before, whatever the clock.
 
-Where the wall clock was set back between two lives, the time alone would give a lesser number: peers that
-still hold a connection of the former life would refuse the new one as an old one.
+If the wall clock was set back between two lives, the time alone would give a lower number. Peers that still
+have a connection of the former life would then refuse the new life as outdated.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-FILE: Final = "incarnation"
+INCARNATION_FILE: Final = "incarnation"
 
 
 def next_incarnation(folder: Path, now_ms: int) -> int:
-    """Number this life, and note it. Call it under the lock of the data directory.
+    """Choose the number of this life and write it to disk. Call it under the lock of the data directory.
 
-    A number that cannot be read, or noted (the disk is full), is no reason not to start.
+    A member also starts if the number cannot be read or written, for example on a full disk.
     """
-    path = folder / FILE
+    path = folder / INCARNATION_FILE
     try:
         last = int(path.read_text("ascii"))
     except FileNotFoundError:
         last = 0
     except (OSError, ValueError) as error:
-        log.warning("%s: cannot be read (%s): the clock alone numbers this life", path, error)
+        log.warning("cannot read the last incarnation, using only the clock: %s (%s)", path, error)
         last = 0
     incarnation = max(last + 1, now_ms)
-    beside = path.with_name(f"{FILE}.new")
+    temporary = path.with_name(f"{INCARNATION_FILE}.new")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(beside, flags, 0o600), "w", encoding="ascii") as file:
+        with open(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
             file.write(str(incarnation))
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
-        log.warning("%s: cannot be written (%s)", path, error.strerror or error)
+        log.warning("incarnation cannot be written: %s (%s)", path, error.strerror or error)
     return incarnation

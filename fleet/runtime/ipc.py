@@ -1,8 +1,8 @@
-"""What control and workers say to each other: JSON lines over a Unix socket; the last directory as a file.
+"""Messages between control and workers: JSON lines over a Unix socket; and the last directory as a file.
 
-The supervisor binds the socket, control accepts on it, each worker connects to it. Control sends directories,
-and which brokers can be reached, and asks for counters; workers say hello once, then send their counters,
-what has passed, the brokers that they saw in passing responses, and those that they have lost.
+The supervisor binds the socket, control accepts on it, and each worker connects to it. Control sends
+directories and the reachability of brokers, and requests counters. A worker sends hello once, then its
+counters, its traffic, brokers that it saw in responses, and brokers that it cannot connect to.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ LINE_LIMIT_BYTES: Final = 64 << 20
 """A directory of 10,000 identities over 100 members takes about 2 MiB."""
 
 BACKLOG_LIMIT_BYTES: Final = 4 * LINE_LIMIT_BYTES
-"""What may wait for a peer that does not read, before the channel is given up."""
+"""How much data may be buffered for a peer that does not read, before the channel is closed."""
 
 BOOTSTRAP: Final[BrokerId] = -1
-"""Stands for 'no identity' where counters are kept by broker id: a connection to a bootstrap port."""
+"""The broker id of connections to a bootstrap port, in counters by broker id."""
 
 REWRITE_BOUNDS_S: Final = (5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
-"""Upper bounds of the rewrite-time buckets; one more bucket counts what took longer."""
+"""Upper bounds of the rewrite-time buckets. One more bucket counts longer times."""
 
 DIRECTORY_FILE: Final = "directory.json"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounters:
-    """What one worker has counted since it started (gauges where said so).
+    """The counters of one worker since it started, and some gauges.
 
     Args:
         requests: api key → requests of clients.
-        bytes_to_broker, bytes_to_client: broker id (or ``BOOTSTRAP``) → bytes forwarded.
-        connections: broker id (or ``BOOTSTRAP``) → client connections open now.
-        errors: reason of a WireError → connections closed for it.
-        limited: limit → connections closed because of it.
-        rewrite_buckets: responses rewritten, by time: one count for each of ``REWRITE_BOUNDS_S``, and one
-            above; each response is counted in one bucket only.
-        rewrite_sum_s: time spent in all of them.
-        upstream_up: broker id → whether the last attempt to connect succeeded; absent where never tried.
-        generation, revision: of the directory in use now.
+        bytes_to_broker, bytes_to_client: broker id (or ``BOOTSTRAP``) → forwarded bytes.
+        connections: broker id (or ``BOOTSTRAP``) → currently open client connections.
+        errors: reason of a WireError → connections closed for this reason.
+        limited: limit → connections closed because of this limit.
+        rewrite_buckets: rewritten responses by time: one count for each of ``REWRITE_BOUNDS_S``, and one for
+            longer times; each response is counted in one bucket only.
+        rewrite_sum_s: the total time of all rewrites.
+        upstream_up: broker id → whether the last attempt to connect succeeded; absent before the first one.
+        generation, revision: of the current directory.
         draining: whether the worker has stopped accepting.
-        dropped_log_lines: that standard error has not taken.
+        dropped_log_lines: log lines that could not be written to standard error.
     """
 
     requests: Mapping[int, int] = field(default_factory=dict)
@@ -73,14 +73,14 @@ class WorkerCounters:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """What passed one listener to and from one broker (or ``BOOTSTRAP``) since the message before.
+    """The traffic between one listener and one broker (or ``BOOTSTRAP``) since the previous message.
 
     Args:
-        opened: connections that came, the fleet's own probes among them.
-        connections: those that are open in the end.
-        in_flight_peak: most requests in flight on one connection, where it was looked.
-        apis: by api key.
-        clients: client id → requests that were sampled; those that had most.
+        opened: new connections, including the fleet's own probes.
+        connections: connections that are open at the end of the period.
+        in_flight_peak: the highest number of requests in flight on one connection, as far as sampled.
+        apis: traffic by api key.
+        clients: client id → sampled requests, for the clients with the most requests.
     """
 
     listener: str
@@ -96,17 +96,17 @@ class TrafficRow:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRow:
-    """A client's connection that has sent a request to a broker, or has ended since.
+    """The beginning or the end of a client connection that has sent a request to a broker.
 
     Args:
-        number: of the connection, at this worker.
-        owned: whether this member stood for that broker then.
-        client: its address.
-        end: None where it has begun. Else why it ended. ``client``: it wished so; ``moved``: it was told to
-            go, in order; ``unanswered``: so, but what was in flight took too long; ``broker``: that ended it;
-            ``unreachable``: there was none; ``refused``: it carried what is not Kafka's protocol, or
-            reached a limit.
-        open_s: for how long it was there.
+        number: the number of the connection at this worker.
+        owned: whether this member owned that broker at that time.
+        client: the address of the client.
+        end: None for a beginning; else the reason of the end. ``client``: the client closed it; ``moved``:
+            the worker closed it in order after a move; ``unanswered``: as ``moved``, but requests in flight
+            took too long; ``broker``: the broker closed it; ``unreachable``: the broker could not be reached;
+            ``refused``: it carried another protocol than Kafka's, or reached a limit.
+        open_s: how long the connection was open.
     """
 
     number: int
@@ -131,7 +131,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryMessage:
-    """Control hands out a directory; it replaces the one before."""
+    """A new directory from control, which replaces the previous one."""
 
     directory: Directory
     kind: Literal["directory"] = "directory"
@@ -139,7 +139,7 @@ class DirectoryMessage:
 
 @dataclass(frozen=True, slots=True)
 class CountMessage:
-    """Control asks for the counters as they are now: somebody looks at them."""
+    """Control requests the current counters, because a client of the admin API needs them."""
 
     kind: Literal["count"] = "count"
 
@@ -152,14 +152,14 @@ class CountersMessage:
 
 @dataclass(frozen=True, slots=True)
 class TrafficMessage:
-    """What has passed since the message before.
+    """The traffic since the previous message.
 
     Args:
-        worker: which life of which worker tells it.
-        at_ms: wall clock; until when.
-        period_ms: since when.
-        dropped: connections of which there is no row, for there were too many.
-        number: of this worker's messages, from 1 on: where the clock was set back, ``at_ms`` comes again.
+        worker: the worker that sends the message, and its life.
+        at_ms: the end of the period, by the wall clock.
+        period_ms: the length of the period.
+        dropped: connections without a row, because there were too many.
+        number: counts the messages of this worker from 1. ``at_ms`` may repeat if the clock is set back.
     """
 
     worker: str
@@ -174,21 +174,21 @@ class TrafficMessage:
 
 @dataclass(frozen=True, slots=True)
 class BrokersSeenMessage:
-    """Brokers that a response carried and that the worker did not know, or knew at another address.
+    """Brokers in a response that the worker did not know, or knew at another address.
 
-    A client may have had a hand in that response: the cluster is to be asked, and this is not to be believed.
+    A client may have forged that response. Control must verify the addresses with the cluster.
     """
 
     brokers: tuple[Broker, ...]
-    wanted: tuple[BrokerId, ...] = ()
-    """Brokers that clients of the worker wait for, because nobody knows yet where they are. No message of its
-    own: a control process of 0.2.0 skips a field that it does not know, and hangs up at such a message."""
+    wanted: tuple[BrokerId, ...] = ()  # words: the name in messages of this and earlier releases
+    """Brokers with unknown addresses that clients of the worker wait for. This is not a separate message,
+    because a control process of 0.2.0 ignores an unknown field, but disconnects at an unknown message."""
     kind: Literal["brokers_seen"] = "brokers_seen"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersLostMessage:
-    """Brokers that a worker could not connect to, or that have ended a connection."""
+    """Brokers that a worker could not connect to, or that closed a connection."""
 
     broker_ids: tuple[BrokerId, ...]
     kind: Literal["brokers_lost"] = "brokers_lost"
@@ -196,7 +196,7 @@ class BrokersLostMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReachableMessage:
-    """Whether brokers answer, as control has found; it replaces the message before."""
+    """The reachability of brokers, as determined by control; replaces the previous message."""
 
     reachable: Mapping[BrokerId, bool]
     kind: Literal["reachable"] = "reachable"
@@ -223,9 +223,9 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """The message that a line holds.
+    """Decode the message in a line.
 
-    Raises: ValueError: it is not one of ours
+    Raises: ValueError: the line is not a message of this module
     """
     return _MESSAGE.validate_json(line)
 
@@ -238,9 +238,9 @@ class Channel:
         self._writer = writer
 
     def send(self, message: Message) -> bool:
-        """Hand a message to the transport; False where it is closed, or its peer does not read.
+        """Pass a message to the transport; False if it is closed, or its peer does not read.
 
-        Never blocks and never raises: a peer that does not read is cut off, and has to connect again.
+        Never blocks and never raises. A peer that does not read is disconnected and must connect again.
         """
         transport = self._writer.transport
         if transport.is_closing():
@@ -252,9 +252,9 @@ class Channel:
         return True
 
     async def receive(self) -> Message | None:
-        """The next message; None once the peer is gone.
+        """The next message; None after the end of the connection.
 
-        Raises: ValueError: the peer sent what is not a message, or longer than ``LINE_LIMIT_BYTES``
+        Raises: ValueError: the line is not a message, or is longer than ``LINE_LIMIT_BYTES``
         """
         try:
             line = await self._reader.readline()
@@ -263,7 +263,7 @@ class Channel:
         return decode(line) if line.endswith(b"\n") else None
 
     async def flush(self) -> None:
-        """Wait until the peer reads fast enough; returns at once where it is gone."""
+        """Wait until the peer reads fast enough. Returns immediately if the connection has ended."""
         try:
             await self._writer.drain()
         except ConnectionError:
@@ -271,7 +271,7 @@ class Channel:
 
     @property
     def waiting_bytes(self) -> int:
-        """What was sent, and has not even reached the kernel."""
+        """The number of sent bytes that have not reached the kernel yet."""
         return self._writer.transport.get_write_buffer_size()
 
     def close(self) -> None:
@@ -281,28 +281,28 @@ class Channel:
 async def connect(path: Path) -> Channel:
     """Connect to control.
 
-    Raises: OSError: nobody listens there
+    Raises: OSError: control does not listen on the socket
     """
     return Channel(*await asyncio.open_unix_connection(str(path), limit=LINE_LIMIT_BYTES))
 
 
 def write_directory(path: Path, directory: Directory) -> None:
-    """Replace the file by the directory, so that readers see the old or the new one, also after a power cut.
+    """Replace the file by the directory. Readers see the old or the new file, also after a power cut.
 
     Blocks on the disk.
 
-    Raises: OSError: it cannot be written
+    Raises: OSError: the file cannot be written
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(beside, flags, 0o600), "wb") as out:
+        with open(os.open(temporary, flags, 0o600), "wb") as out:
             out.write(_DIRECTORY.dump_json(directory))
             out.flush()
             os.fsync(out.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -312,11 +312,11 @@ def write_directory(path: Path, directory: Directory) -> None:
 
 
 def read_directory(path: Path) -> Directory | None:
-    """The directory in the file; None, with a log line, where there is none that can be used."""
+    """The directory in the file; None if the file is missing or, with a log line, unusable."""
     try:
         return _DIRECTORY.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        log.warning("ignoring %s: %s", path, str(error).splitlines()[0])
+        log.warning("ignoring an unusable directory file: %s: %s", path, str(error).splitlines()[0])
         return None

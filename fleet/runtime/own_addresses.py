@@ -1,4 +1,4 @@
-"""Whether an address that somebody names leads back to the fleet. Pure."""
+"""Checks whether an address leads back to the fleet. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fleet.core.model import IdentitySpace, ProxyId
 
 
 class OwnAddresses:
-    """Where the fleet's clients connect: what members bind, and what they advertise.
+    """The addresses at which clients connect to the fleet: bound and advertised ones.
 
     Args:
-        me: the member that would dial: its sockets are at any address of its machine.
-        is_local: whether an IP address is one of this machine's.
+        me: the member that would dial. Its sockets are at any address of its machine.
+        is_local: whether an IP address belongs to this machine.
     """
 
     def __init__(self, settings: Settings, me: ProxyId | None, is_local: Callable[[str], bool]) -> None:
         self._is_local = is_local
         self._found: dict[tuple[str, int], str] = {}
         self._mine: dict[int, str] = {}
-        """Sockets of this member's at any host, by port."""
+        """Sockets of this member at any host, by port."""
         mine = None if me is None else settings.members.get(me)
         machine = None if mine is None else mine.peer.host
         for proxy_id, member in settings.members.items():
@@ -33,7 +33,7 @@ class OwnAddresses:
                     listener.advertised_bootstrap_port,
                     *_ports(listener.advertised_first_port, offers),
                 }
-                if listener.broker_host is not None:  # one socket for all
+                if listener.broker_host is not None:  # one socket for all identities
                     bound, advertised = {listener.bootstrap_port}, {listener.advertised_bootstrap_port}
                 for host, ports in ((listener.advertised_host, advertised), (listener.bind_host, bound)):
                     if is_here or not _is_of_any_machine(host):
@@ -42,7 +42,7 @@ class OwnAddresses:
                     self._mine |= dict.fromkeys(bound, where)
 
     def find(self, host: str, port: int) -> str | None:
-        """Which listener of the fleet's is there; None where that is somebody else."""
+        """The listener of the fleet at an address; None if the address belongs to another server."""
         plain = _plain(host)
         where = self._found.get((plain, port))
         if where is None and port in self._mine and (is_loopback(plain) or self._is_local(plain)):
@@ -51,7 +51,7 @@ class OwnAddresses:
 
 
 def _is_of_any_machine(host: str) -> bool:
-    """Whether it leads each machine to itself."""
+    """Whether each machine reaches itself at this host."""
     return is_wildcard(host) or is_loopback(_plain(host))
 
 

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 import uvloop
 
 from fleet.core.model import Endpoint
-from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver, connect
 
 _LIMIT_S: Final = 60.0
-"""For a look-up. Callers have shorter limits of their own."""
+"""The limit of a look-up. Callers have shorter limits."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 Connected: TypeAlias = tuple[asyncio.BaseTransport, ProtocolT]
@@ -28,7 +28,7 @@ class ResolvingLoop(uvloop.Loop):  # type: ignore[misc]  # mypy finds no types o
 
     def __init__(self) -> None:
         super().__init__()
-        self._names = Resolver(NAMES_KEPT_S)
+        self._names = Resolver(NAME_CACHE_S)
 
     async def create_connection(
         self,
@@ -40,29 +40,29 @@ class ResolvingLoop(uvloop.Loop):  # type: ignore[misc]  # mypy finds no types o
         server_hostname: str | None = None,
         **options: Any,
     ) -> Connected[ProtocolT]:
-        """As of `asyncio.loop.create_connection`. Raises: OSError: nobody is reached there."""
+        """Connect as `asyncio.loop.create_connection` does. Raises: OSError: no address can be reached."""
         if host is None or port is None:
-            made: Connected[ProtocolT] = await super().create_connection(
+            connection: Connected[ProtocolT] = await super().create_connection(
                 protocol_factory, ssl=ssl, server_hostname=server_hostname, **options
             )
-            return made
-        at = Endpoint(host, port)
+            return connection
+        endpoint = Endpoint(host, port)
         if ssl and server_hostname is None:
-            server_hostname = at.tls_name
-        addresses = await self._names.find(at, _LIMIT_S)
+            server_hostname = endpoint.tls_name
+        addresses = await self._names.find(endpoint, _LIMIT_S)
         try:
             sock = await connect(addresses)
         except OSError:
-            self._names.forget(at)
+            self._names.forget(endpoint)
             raise
         try:
-            made = await super().create_connection(
+            connection = await super().create_connection(
                 protocol_factory, sock=sock, ssl=ssl, server_hostname=server_hostname, **options
             )
         except BaseException:
             sock.close()
             raise
-        return made
+        return connection
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

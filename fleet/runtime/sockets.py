@@ -1,4 +1,4 @@
-"""The listening sockets of one member: held once, however often children restart."""
+"""The listening sockets of one member. The supervisor keeps them open while children restart."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fleet.runtime.ephemeral_ports import read_ephemeral_ports
 from fleet.runtime.socket_options import keep_alive
 
 UNIX_PATH_LIMIT_BYTES: Final = 107
-"""Source: unix(7), sun_path is 108 bytes with its terminating zero."""
+"""Source: unix(7): sun_path has 108 bytes, including its terminating zero."""
 
 FIRST_UNPRIVILEGED_PORT: Final = 1024
 SPARE_FDS: Final = 64
 BODY_FDS: Final = 130
-"""For large bodies: a pipe, and two for each of `fleet.proxy.splice.MOST`."""
+"""For large bodies: a pipe, and two for each of `fleet.proxy.splice.MAX_SPLICED_BODIES`."""
 SPARE_CONNECTIONS: Final = 256
-"""Above the limit of connections: how many may wait until it shows that they are not other members'."""
+"""How many connections above the limit may wait until they are known not to be probes of members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DataSocket:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """All that one member listens on."""
+    """All listening sockets of one member."""
 
     peer: socket.socket
     admin: socket.socket
@@ -49,7 +49,7 @@ class Sockets:
     data: tuple[DataSocket, ...]
 
     def close_data(self) -> None:
-        """Refuse new clients, as far as this process is concerned."""
+        """Close the sockets of the data plane in this process, to refuse new clients."""
         for each in self.data:
             each.socket.close()
 
@@ -60,10 +60,11 @@ class Sockets:
 
 
 def open_all(settings: Settings, member: MemberSettings) -> Sockets:
-    """Bind everything the member listens on, or nothing. Call it under the lock of the data directory.
+    """Bind all sockets of the member, or none. Call it under the lock of the data directory.
 
     Raises:
-        StartError: an address cannot be bound, or too few files may be open; says which field and what to do.
+        StartError: an address cannot be bound, or the limit of open files is too low. The text names the
+            field and the fix.
     """
     listeners = () if member.witness else member.listeners
     identities = settings.identities.broker_ids()
@@ -110,42 +111,42 @@ def _raise_open_files(listening: int, member: MemberSettings) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and listening + SPARE_FDS > hard:
         raise StartError(
-            f"identities.count: the listeners of {member.proxy_id} need {listening} listening sockets, and "
-            f"this process may open {hard} files; raise the hard limit (LimitNOFILE=, ulimit -Hn), or "
+            f"identities.count: the listeners of {member.proxy_id} need {listening} listening sockets, but "
+            f"this process may open only {hard} files; raise the hard limit (LimitNOFILE=, ulimit -Hn), or "
             "configure fewer identities"
         )
 
 
-def most_probes(settings: Settings, member: MemberSettings) -> int:
-    """How many connections above the limit one worker keeps for what other members ask.
+def max_probe_connections(settings: Settings, member: MemberSettings) -> int:
+    """How many connections above the limit one worker keeps for probes of other members.
 
-    Each of them holds one and tries every listener, and may have left the last ones behind.
+    Each member keeps one connection and probes every listener. Its previous connections may still be open.
     """
     return SPARE_CONNECTIONS + 2 * len(settings.members) * (1 + len(member.listeners))
 
 
-def room_for_connections(settings: Settings, member: MemberSettings) -> int:
-    """How many clients one worker can serve, two open files each, beside all else that it has open."""
+def connection_capacity(settings: Settings, member: MemberSettings) -> int:
+    """How many clients one worker can serve, with two open files each, next to its other open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize
     listening = len(member.listeners) * (1 + len(settings.identities.broker_ids()))
-    return max(0, soft - listening - SPARE_FDS - BODY_FDS - most_probes(settings, member)) // 2
+    return max(0, soft - listening - SPARE_FDS - BODY_FDS - max_probe_connections(settings, member)) // 2
 
 
 def connections_per_worker(settings: Settings, member: MemberSettings) -> int:
-    """A worker's share of ``limits.max_connections``, rounded up; without one, all that there is room for."""
+    """A worker's share of ``limits.max_connections``, rounded up; without that limit, its capacity."""
     limit = settings.limits.max_connections
-    return room_for_connections(settings, member) if limit is None else math.ceil(limit / member.workers)
+    return connection_capacity(settings, member) if limit is None else math.ceil(limit / member.workers)
 
 
 def _check_connections(settings: Settings, member: MemberSettings) -> None:
-    share, room = connections_per_worker(settings, member), room_for_connections(settings, member)
+    share, room = connections_per_worker(settings, member), connection_capacity(settings, member)
     if share > room:
         raise StartError(
-            f"limits.max_connections: {share} for each worker of {member.proxy_id}, and the files that "
-            f"one may open are enough for {room}; raise the hard limit (LimitNOFILE=, ulimit -Hn), or lower "
-            "this one"
+            f"limits.max_connections: each worker of {member.proxy_id} needs {share} connections, but its "
+            f"limit of open files allows {room}; raise the hard limit (LimitNOFILE=, ulimit -Hn), or lower "
+            "limits.max_connections"
         )
 
 
@@ -165,7 +166,8 @@ def _bind(endpoint: Endpoint, field: str, limits: Limits) -> socket.socket:
         if sock is not None:
             sock.close()
         raise StartError(
-            f"{field}: cannot listen on {endpoint} ({error.strerror}); {_advice(error, endpoint.port)}"
+            f"{field}: cannot listen on {endpoint} ({str(error.strerror).lower()}); "
+            f"{_advice(error, endpoint.port)}"
         ) from error
     return sock
 
@@ -176,41 +178,39 @@ def _advice(error: OSError, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return _advice_for_taken_port(port)
     if error.errno == errno.EADDRNOTAVAIL:
-        return "bind 0.0.0.0 or an address of this machine, and say in `advertise` what clients see"
+        return "bind 0.0.0.0 or an address of this machine, and set `advertise` to the address for clients"
     if error.errno == errno.EACCES:
         if port < FIRST_UNPRIVILEGED_PORT:
-            return "ports below 1024 need a privilege: configure a higher one"
-        return (
-            "the system forbids it (SELinux, AppArmor): allow this port in its policy, or configure another"
-        )
+            return "configure a port above 1023, because lower ports require a privilege"
+        return "allow this port in the policy of SELinux or AppArmor, or configure another port"
     if error.errno == errno.EMFILE:
         return "raise the limit of open files (LimitNOFILE=, ulimit -n)"
     return "configure another address"
 
 
 def _advice_for_taken_port(port: int) -> str:
-    """A socket that has the port need not listen: it may be the near end of an outgoing connection."""
+    """The fix for a port in use. The socket with this port may also be an outgoing connection."""
     advice = (
-        f"another socket has this port: `ss -tanp 'sport = :{port}'` shows which; end its process, or "
-        "configure another port"
+        f"find the other socket with `ss -tanp 'sport = :{port}'` and end its process, or configure "
+        "another port"
     )
     kernel = read_ephemeral_ports()
     exposed = () if kernel is None else kernel.exposed((port,))
     if kernel is None or not exposed:
         return advice
     return (
-        f"{advice}; if it is an outgoing connection, the port is in the ephemeral range {kernel}: reserve it "
-        f"({kernel.reserve_command(exposed)})"
+        f"{advice}; if the other socket is an outgoing connection, reserve the port, which is in the "
+        f"ephemeral range {kernel} ({kernel.reserve_command(exposed)})"
     )
 
 
 def _bind_control(member: MemberSettings, backlog: int) -> socket.socket:
-    """The Unix socket between control and workers. The lock is held, so a file of that name is stale."""
+    """The Unix socket between control and workers. Under the lock, an existing file of that name is stale."""
     field = f"members.{member.proxy_id}.data_dir"
     path = member.control_socket
     if len(os.fsencode(path)) > UNIX_PATH_LIMIT_BYTES:
         raise StartError(
-            f"{field}: {path} is longer than a Unix socket's path may be ({UNIX_PATH_LIMIT_BYTES} "
+            f"{field}: {path} is longer than a Unix socket path may be ({UNIX_PATH_LIMIT_BYTES} "
             "bytes); configure a directory with a shorter path"
         )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -223,12 +223,13 @@ def _bind_control(member: MemberSettings, backlog: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise StartError(
-            f"{field}: cannot make the socket {path} ({error.strerror}); {_advice_for_path(error)}"
+            f"{field}: cannot create the socket {path} ({str(error.strerror).lower()}); "
+            f"{_advice_for_path(error)}"
         ) from error
     return sock
 
 
 def _advice_for_path(error: OSError) -> str:
     if error.errno in (errno.EADDRINUSE, errno.EISDIR, errno.EPERM):
-        return "remove what is there"
+        return "remove the file or folder at this path"
     return "check owner, mode and free space of its directory"

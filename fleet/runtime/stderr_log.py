@@ -1,4 +1,4 @@
-"""Logging to standard error that never blocks: not on a full pipe, a full disk or a stopped terminal.
+"""Logging to standard error that never blocks, not even on a full pipe, a full disk or a stopped terminal.
 
 A log call puts its line into a queue, and one thread writes the queue to standard error. While that thread
 cannot write, the queue fills; further lines are dropped and counted.
@@ -22,16 +22,16 @@ from fleet.core.text import make_printable
 log = logging.getLogger(__name__)
 
 STDERR_FD: Final = 2
-MOST_LINES: Final = 1_000
-"""In the queue. Without tracebacks these are at most 4 MB."""
+MAX_QUEUED_LINES: Final = 1_000
+"""The size of the queue. Without tracebacks these lines take at most 4 MB."""
 FLUSH_LIMIT_S: Final = 0.5
 """How long a process waits at its end for its last lines to be written."""
 RETRY_S: Final = 1.0
-"""Between two attempts to write, for example to a full disk."""
+"""The pause between two attempts to write, for example to a full disk."""
 
 
 class LineFormatter(logging.Formatter):
-    """Writes each record as one line that text from outside cannot forge; tracebacks follow, indented."""
+    """Writes each record as one line that external text cannot forge; tracebacks follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = make_printable(record.message)
@@ -49,30 +49,30 @@ def _indent(trace: str) -> str:
 
 
 class NeverBlockingHandler(logging.Handler):
-    """Writes lines to a file descriptor in a thread of its own, and drops lines while its queue is full.
+    """Writes lines to a file descriptor in a separate thread, and drops lines while its queue is full.
 
     Args:
         fd: the file descriptor; standard error, except in tests.
-        most_lines: the size of the queue.
+        max_lines: the size of the queue.
     """
 
-    def __init__(self, fd: int, most_lines: int = MOST_LINES) -> None:
+    def __init__(self, fd: int, max_lines: int = MAX_QUEUED_LINES) -> None:
         super().__init__()
         self._refused_lines = 0
         self._lost_lines = 0
-        """Counted by the thread that writes, as `_refused_lines` are by those that log."""
+        """Counted by the writing thread; the logging threads count `_refused_lines`."""
         self._fd = fd
-        self._lines: queue.Queue[bytes] = queue.Queue(most_lines)
-        self._told_dropped = 0
+        self._lines: queue.Queue[bytes] = queue.Queue(max_lines)
+        self._reported_drops = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     @property
     def dropped_lines(self) -> int:
-        """How many lines were not written; for any thread."""
+        """The number of lines that were not written; for any thread."""
         return self._refused_lines + self._lost_lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record. `logging` calls it with the handler's lock."""
+        """Queue a record. `logging` calls this method with the handler's lock."""
         try:
             line = f"{self.format(record)}\n".encode(errors="backslashreplace")
         except Exception:
@@ -84,7 +84,7 @@ class NeverBlockingHandler(logging.Handler):
             self._refused_lines += 1
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be formatted is dropped: the library would write a traceback, and block."""
+        """Drop a record that cannot be formatted: the library would write a traceback, and block."""
         self._refused_lines += 1
 
     def flush_within(self, limit_s: float) -> None:
@@ -96,27 +96,27 @@ class NeverBlockingHandler(logging.Handler):
     def _write_all(self) -> None:
         while True:
             line = self._lines.get()
-            dropped = self.dropped_lines - self._told_dropped
+            dropped = self.dropped_lines - self._reported_drops
             if dropped and self._write(self._report(dropped)):
-                self._told_dropped += dropped
+                self._reported_drops += dropped
             if not self._write(line):
                 self._lost_lines += 1
             self._lines.task_done()
 
     def _report(self, dropped: int) -> bytes:
-        text = "%d lines were dropped: standard error did not take them"
+        text = "log lines were dropped because standard error was blocked: lines=%d"
         record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (dropped,), None)
         return f"{self.format(record)}\n".encode()
 
     def _write(self, line: bytes) -> bool:
-        """Write a line, however long that takes. Returns: False if it cannot be written."""
+        """Write a line, for any time that the write takes. Returns: False if the line cannot be written."""
         while line:
             try:
                 line = line[os.write(self._fd, line) :]
-            except BlockingIOError:  # somebody else has made the terminal or the pipe non-blocking
+            except BlockingIOError:  # another process has made the terminal or the pipe non-blocking
                 select.select([], [self._fd], [], RETRY_S)
             except OSError:
-                time.sleep(RETRY_S)  # the disk is full, or whoever read is gone: what waits may be dropped
+                time.sleep(RETRY_S)  # the disk is full, or the reader is dead: queued lines may be dropped
                 return False
         return True
 
@@ -135,20 +135,20 @@ def log_to_stderr(process: str) -> None:
     atexit.register(handler.flush_within, FLUSH_LIMIT_S)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
-    logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it logs each connection that authenticates
 
 
 def dropped_lines() -> int:
-    """How many lines this process has not written."""
+    """The number of log lines that this process has not written."""
     return sum(each.dropped_lines for each in _handlers)
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    log.critical("this process ends by an error", exc_info=(kind, error, trace))
+    log.critical("process ended by an error", exc_info=(kind, error, trace))
 
 
 def _log_uncaught_in_thread(uncaught: threading.ExceptHookArgs) -> None:
     error = uncaught.exc_value
     name = "?" if uncaught.thread is None else uncaught.thread.name
     if error is not None and not isinstance(error, SystemExit):
-        log.critical("the thread %r ends by an error", name, exc_info=error)
+        log.critical("thread ended by an error: thread=%s", name, exc_info=error)

@@ -1,10 +1,11 @@
-"""One member's supervisor: it holds the sockets, starts control and workers, and watches that they live.
+"""The supervisor of one member: it owns the sockets, starts control and workers, and monitors them.
 
-A plain loop over a selector: no event loop that could wedge, no Raft, nothing that serves a client. Signals
-arrive as bytes on the wake-up pipe, heartbeats as bytes on one pipe for each child. All else is a deadline.
+It is a plain loop over a selector: no event loop that could hang, no Raft, no service for clients. Signals
+arrive as bytes on the wake-up pipe, heartbeats as bytes on one pipe for each child. Everything else is a
+deadline.
 
-A child that is at work is not asked whether it lives: to answer wakes it up. A worker that has read something
-since it was looked at has an event loop that turns; who shows nothing is asked, and owes a heartbeat.
+A busy child is not pinged, because an answer would wake it up. If a worker has read anything since the last
+check, its event loop runs. A child without any sign of life is pinged and must answer with a heartbeat.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ FIRST_BEAT_LIMIT_S: Final = 30.0
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_LIMIT_S: Final = 5.0
 STEADY_S: Final = 10.0
-"""A child that lived as long as this is restarted as if it had never failed."""
+"""A child that lived for at least this time is restarted as if it had never failed."""
 HANDOVER_SHARE: Final = 0.5
-"""The part of ``drain_timeout_s`` that control may take to hand its identities over."""
+"""The share of ``drain_timeout_s`` in which control must hand over its identities."""
 KILL_WAIT_S: Final = 2.0
 _TICK_S: Final = 0.25
 _PAUSE_SHARE: Final = 0.25
-"""The part of ``freeze_timeout_s`` by which this loop may be late: less than children have to answer."""
+"""The share of ``freeze_timeout_s`` by which this loop may be late: less than the time for an answer."""
 _READ_BYTES: Final = 4096
 _READS: Final = re.compile(rb"^syscr: (\d+)$", re.MULTILINE)
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -55,29 +56,29 @@ Command: TypeAlias = Callable[[ChildSpec], Sequence[str]]
 
 
 class Phase(Enum):
-    """How far a stop has come."""
+    """The progress of a stop."""
 
     SERVING = auto()
     HANDOVER = auto()
-    """Control hands over; the workers still serve, and are restarted if need be."""
+    """Control hands over. The workers still serve, and are restarted if necessary."""
     DRAINING = auto()
-    """Nothing is accepted any more; the workers let what is in flight answer."""
+    """New connections are refused. The workers wait for the answers to requests in flight."""
 
 
 @dataclass(slots=True)
 class Child:
-    """One place in the member: the process that fills it now, and when it may be filled again.
+    """One child of the member: its current process, and the time of its next restart.
 
     Args:
-        process: None while nothing runs.
-        heartbeat_fd: where its heartbeats are read; -1 while nothing runs.
-        lifeline_fd: where it is asked for one, and which ends with this process; -1 while nothing runs.
-        io_fd: where the kernel tells what it has read; -1 where that is not to be had.
-        last_beat_s: when it was heard last, seen to be at work, or got fresh time; its start at first.
-        looked_s, reads: when it was looked at last, and how often it had read something by then.
-        asked: whether it owes a heartbeat.
-        restart_at_s: when the next one may start.
-        backoff_s: what the next failure costs.
+        process: None while no process runs.
+        heartbeat_fd: the pipe with its heartbeats; -1 while no process runs.
+        lifeline_fd: the pipe for pings, which ends with this process; -1 while no process runs.
+        io_fd: the kernel's count of its reads; -1 if not available.
+        last_beat_s: the last heartbeat or sign of work, the start, or the last extension of its time.
+        checked_s, reads: the time of the last check, and the number of reads at that time.
+        is_pinged: whether a heartbeat is outstanding.
+        restart_at_s: when the next process may start.
+        backoff_s: the wait after the next failure.
     """
 
     kind: Kind
@@ -88,11 +89,11 @@ class Child:
     io_fd: int = -1
     started_s: float = 0.0
     last_beat_s: float = 0.0
-    looked_s: float = 0.0
+    checked_s: float = 0.0
     reads: int = 0
-    asked: bool = False
+    is_pinged: bool = False
     has_beaten: bool = False
-    killed: bool = False
+    is_killed: bool = False
     restart_at_s: float = 0.0
     backoff_s: float = field(default=BACKOFF_FIRST_S)
 
@@ -101,42 +102,42 @@ class Child:
         return "control" if self.kind == "control" else f"worker-{self.index}"
 
     def silence_ends_s(self, freeze_timeout_s: float) -> float:
-        """When it counts as frozen unless it is heard before."""
+        """When the child counts as frozen without a further sign of life."""
         return self.last_beat_s + (freeze_timeout_s if self.has_beaten else FIRST_BEAT_LIMIT_S)
 
-    def heard(self, now_s: float) -> None:
-        """A heartbeat, or what counts as one."""
+    def record_beat(self, now_s: float) -> None:
+        """Record a heartbeat or an equivalent sign of life."""
         self.last_beat_s = max(self.last_beat_s, now_s)
-        self.asked = False
+        self.is_pinged = False
 
-    def look(self, now_s: float) -> None:
-        """Count what it has read as a heartbeat, at the time of the look before: it may have stopped since.
+    def check_reads(self, now_s: float) -> None:
+        """Count new reads as a heartbeat at the time of the previous check: the child may have stopped since.
 
-        Source: proc_pid_io(5), syscr. Only of a process in which hardly anything but its event loop reads:
-        threads that look a broker's name up do, for as long as that takes.
+        Only for a process in which almost only the event loop reads. The exception are threads that look up
+        the name of a broker, for the time of the look-up. Source: proc_pid_io(5), syscr
         """
         if self.io_fd < 0:
             return
         try:
-            told = _READS.search(os.pread(self.io_fd, _READ_BYTES, 0))
-        except OSError:  # it is gone, or on its way; or the kernel does not tell, and will not
+            match = _READS.search(os.pread(self.io_fd, _READ_BYTES, 0))
+        except OSError:  # the process has ended or is ending, or the kernel has no such count
             os.close(self.io_fd)
             self.io_fd = -1
             return
-        reads = self.reads if told is None else int(told[1])
+        reads = self.reads if match is None else int(match[1])
         if reads != self.reads:
-            self.heard(self.looked_s)
-        self.reads, self.looked_s = reads, now_s
+            self.record_beat(self.checked_s)
+        self.reads, self.checked_s = reads, now_s
 
     def close(self) -> None:
-        """Close what this process has of it."""
+        """Close the supervisor's descriptors of this child."""
         for fd in (self.heartbeat_fd, self.lifeline_fd, self.io_fd):
             if fd >= 0:
                 os.close(fd)
         self.heartbeat_fd = self.lifeline_fd = self.io_fd = -1
 
-    def ended(self, now_s: float) -> float:
-        """Its process is gone; the seconds to wait before the next one."""
+    def record_end(self, now_s: float) -> float:
+        """Record the end of the process. Returns the seconds to wait before the next start."""
         if now_s - self.started_s >= STEADY_S:
             self.backoff_s = BACKOFF_FIRST_S
         wait_s = self.backoff_s
@@ -147,14 +148,14 @@ class Child:
 
 
 def run(settings: Settings, proxy_id: ProxyId) -> int:
-    """Be the supervisor of one member until a signal stops it.
+    """Run the supervisor of one member until a signal stops it.
 
-    Returns: the exit code: 0 after an orderly stop, 128 + signal where a second signal cut it short.
+    Returns: the exit code: 0 after an orderly stop, 128 + signal if a second signal interrupted the stop.
     Raises:
         UnknownMember: the settings have no such member.
-        StartError: a socket or the data directory cannot be had.
+        StartError: a socket cannot be bound, or the data directory cannot be used.
     """
-    os.umask(0o077)  # what is written tells where the brokers are
+    os.umask(0o077)  # the member's files contain the addresses of the brokers
     return Supervisor(settings, proxy_id).run()
 
 
@@ -163,10 +164,10 @@ def _python(spec: ChildSpec) -> Sequence[str]:
 
 
 class Supervisor:
-    """See the module.
+    """Starts, monitors and stops the children of one member.
 
     Args:
-        command: what children run; the product's own by default.
+        command: the program of the children; the fleet's own modules by default.
     """
 
     def __init__(self, settings: Settings, proxy_id: ProxyId, command: Command = _python) -> None:
@@ -178,7 +179,7 @@ class Supervisor:
         self._phase = Phase.SERVING
         self._stopping_since_s = float("inf")
         self._stop_signals = 0
-        self._told_ready = False
+        self._is_ready_reported = False
         workers = 0 if self._member.witness else self._member.workers
         self._control = Child("control", 0)
         self._workers = [Child("worker", index) for index in range(workers)]
@@ -189,13 +190,13 @@ class Supervisor:
         self._sockets: sockets.Sockets | None = None
 
     def run(self) -> int:
-        """Serve until stopped; see the module's ``run``."""
+        """Serve until stopped. Returns the exit code, as the function ``run`` does."""
         before = self._take_signals()
         try:
             self._lock = data_dir.acquire(self._member)
             self._incarnation = next_incarnation(self._member.private_dir, time.time_ns() // 1_000_000)
             self._sockets = sockets.open_all(self._settings, self._member)
-            log.info("serving %d data ports as %s", len(self._sockets.data), self._member.proxy_id)
+            log.info("listening: member=%s data_ports=%d", self._member.proxy_id, len(self._sockets.data))
             return self._loop()
         finally:
             self._release(before)
@@ -203,17 +204,19 @@ class Supervisor:
     # ---- signals
 
     def _take_signals(self) -> list[tuple[signal.Signals, signal._HANDLER, int]]:
-        """Handle explicitly all that matters: as process 1 nothing has a default action."""
+        """Install a handler for each relevant signal: process 1 has no default actions."""
         for fd in (self._wakeup_fd, self._wakeup_write_fd):
             os.set_blocking(fd, False)
         self._selector.register(self._wakeup_fd, selectors.EVENT_READ)
         wakeup_before = signal.set_wakeup_fd(self._wakeup_write_fd, warn_on_full_buffer=False)
-        wanted: dict[signal.Signals, signal._HANDLER] = {
-            signal.SIGCHLD: _arrives_on_the_pipe,
+        handlers: dict[signal.Signals, signal._HANDLER] = {
+            signal.SIGCHLD: _ignore_signal,
             signal.SIGHUP: signal.SIG_IGN,
         }
-        wanted.update((stop, _arrives_on_the_pipe) for stop in _STOP_SIGNALS)
-        return [(number, signal.signal(number, handler), wakeup_before) for number, handler in wanted.items()]
+        handlers.update((stop, _ignore_signal) for stop in _STOP_SIGNALS)
+        return [
+            (number, signal.signal(number, handler), wakeup_before) for number, handler in handlers.items()
+        ]
 
     def _release(self, before: list[tuple[signal.Signals, signal._HANDLER, int]]) -> None:
         for number, handler, wakeup_before in before:
@@ -250,22 +253,22 @@ class Supervisor:
                 if key.fd == self._wakeup_fd:
                     stopped_by = self._on_wakeup()
                     if stopped_by is not None:
-                        log.warning("second signal: killing what is left")
+                        log.warning("second signal received, killing all children")
                         return 128 + stopped_by
                 else:
                     self._on_heartbeat(key.data, after_s)
             self._reap(after_s)
-            self._ask_silent(after_s)
+            self._ping_silent(after_s)
             self._kill_frozen(after_s)
 
     def _next_due_s(self, now_s: float) -> float:
         due = [now_s + _TICK_S]
         for child in self._children:
-            if child.process is not None and not child.killed:
+            if child.process is not None and not child.is_killed:
                 due.append(child.silence_ends_s(self._timing.freeze_timeout_s))
-                if child.has_beaten and not child.asked:
-                    due.append(child.last_beat_s + self._timing.ask_child_after_s)
-            elif child.process is None and self._wanted(child):
+                if child.has_beaten and not child.is_pinged:
+                    due.append(child.last_beat_s + self._timing.ping_child_after_s)
+            elif child.process is None and self._should_run(child):
                 due.append(child.restart_at_s)
         return min(due)
 
@@ -273,71 +276,69 @@ class Supervisor:
         return [child for child in self._children if child.process is not None]
 
     def _on_wakeup(self) -> int | None:
-        """Read the signals that came; the number of the one that ends everything at once."""
+        """Read the received signals. Returns the number of a second stop signal, else None."""
         for number in os.read(self._wakeup_fd, _READ_BYTES):
             if number not in _STOP_SIGNALS:
                 continue
             self._stop_signals += 1
             if self._stop_signals > 1:
                 return number
-            log.info("%s: handing over, then draining", signal.Signals(number).name)
+            log.info("stopping, handing over first: signal=%s", signal.Signals(number).name)
         return None
 
     def _on_heartbeat(self, child: Child, now_s: float) -> None:
         with suppress(BlockingIOError):
             if os.read(child.heartbeat_fd, _READ_BYTES):
-                child.heard(now_s)
+                child.record_beat(now_s)
                 child.has_beaten = True
-                self._tell_ready()
+                self._report_ready()
             else:
-                self._selector.unregister(child.heartbeat_fd)  # it is gone, or on its way: SIGCHLD follows
-                child.heard(now_s)
+                self._selector.unregister(child.heartbeat_fd)  # the process ends, and SIGCHLD follows
+                child.record_beat(now_s)
                 child.has_beaten = False
 
-    def _tell_ready(self) -> None:
-        if not self._told_ready and all(child.has_beaten for child in self._children):
-            self._told_ready = True
+    def _report_ready(self) -> None:
+        if not self._is_ready_reported and all(child.has_beaten for child in self._children):
+            self._is_ready_reported = True
             log.info("ready: %s", ", ".join(child.name for child in self._children))
             _notify("READY=1")
 
     def _give_fresh_time(self, now_s: float, gap_s: float) -> None:
-        """This process itself was stopped or starved: its children's silence then says nothing."""
-        log.warning("was paused for %.1f s", gap_s)
+        """Extend the time of all children after a pause of the supervisor, which explains their silence."""
+        log.warning("supervisor was paused: pause_s=%.1f", gap_s)
         for child in self._running():
             child.last_beat_s = now_s
 
-    def _ask_silent(self, now_s: float) -> None:
-        ask_after_s = self._timing.ask_child_after_s
+    def _ping_silent(self, now_s: float) -> None:
+        ping_after_s = self._timing.ping_child_after_s
         for child in self._running():
-            if child.killed or not child.has_beaten:
+            if child.is_killed or not child.has_beaten:
                 continue
-            child.look(now_s)
-            if not child.asked and now_s >= child.last_beat_s + ask_after_s:
-                child.asked = True
-                child.last_beat_s = now_s - ask_after_s  # however late it is asked, it has its time to answer
-                with suppress(BrokenPipeError, BlockingIOError):  # it is gone, or has not read the last ones
+            child.check_reads(now_s)
+            if not child.is_pinged and now_s >= child.last_beat_s + ping_after_s:
+                child.is_pinged = True
+                child.last_beat_s = now_s - ping_after_s  # a late ping does not shorten the time to answer
+                with suppress(BrokenPipeError, BlockingIOError):  # the child is dead or does not read
                     os.write(child.lifeline_fd, b"?")
 
     def _kill_frozen(self, now_s: float) -> None:
         for child in self._running():
-            if child.killed or now_s < child.silence_ends_s(self._timing.freeze_timeout_s):
+            if child.is_killed or now_s < child.silence_ends_s(self._timing.freeze_timeout_s):
                 continue
-            log.error(
-                "%s is frozen: no sign of life for %.1f s; killing it", child.name, now_s - child.last_beat_s
-            )
+            log.error("killing a frozen child: child=%s silent_s=%.1f", child.name, now_s - child.last_beat_s)
             self._signal(child, signal.SIGKILL)
 
     # ---- starting and ending children
 
-    def _wanted(self, child: Child) -> bool:
-        """Whether a process should run in this place."""
+    def _should_run(self, child: Child) -> bool:
+        """Whether this child should have a process."""
         if child.kind == "control":
             return self._phase is Phase.SERVING
         return self._phase in (Phase.SERVING, Phase.HANDOVER)
 
     def _start_due(self, now_s: float) -> None:
         for child in self._children:
-            if child.process is None and self._wanted(child) and now_s >= child.restart_at_s:
+            if child.process is None and self._should_run(child) and now_s >= child.restart_at_s:
                 self._start(child, now_s)
 
     def _start(self, child: Child, now_s: float) -> None:
@@ -352,8 +353,8 @@ class Supervisor:
             spec = self._spec(child, their_heartbeat_fd, their_lifeline_fd)
             _write_all(spec_fd, spec.encode())
             fds = [*spec.fds.values(), *(each.fd for each in spec.listeners)]
-            # An interrupt from the terminal goes to the whole process group. What it means is decided here,
-            # so children inherit it as blocked, from their first instruction on.
+            # An interrupt from the terminal reaches the whole process group. Only the supervisor handles it,
+            # so that children inherit the signal as blocked, from their first instruction on.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             child.process = subprocess.Popen(
                 [*self._command(spec), str(spec_fd)],
@@ -363,19 +364,20 @@ class Supervisor:
             )
         except OSError as error:
             child.close()
-            log.error("cannot start %s (%s); next try in %.1f s", child.name, error, child.ended(now_s))
+            wait_s = child.record_end(now_s)
+            log.error("cannot start a child: child=%s retry_s=%.1f: %s", child.name, wait_s, error)
             return
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
             for fd in (their_heartbeat_fd, their_lifeline_fd, spec_fd):
                 os.close(fd)
-        if child.kind == "worker":  # threads of control read, too
+        if child.kind == "worker":  # in control, threads read as well
             with suppress(OSError):
                 child.io_fd = os.open(f"/proc/{child.process.pid}/io", os.O_RDONLY)
-        child.started_s = child.last_beat_s = child.looked_s = now_s
-        child.has_beaten = child.killed = child.asked = False
+        child.started_s = child.last_beat_s = child.checked_s = now_s
+        child.has_beaten = child.is_killed = child.is_pinged = False
         self._selector.register(child.heartbeat_fd, selectors.EVENT_READ, child)
-        log.info("started %s (process %d)", child.name, child.process.pid)
+        log.info("started a child: child=%s pid=%d", child.name, child.process.pid)
 
     def _spec(self, child: Child, heartbeat_fd: int, lifeline_fd: int) -> ChildSpec:
         assert self._sockets is not None
@@ -406,7 +408,7 @@ class Supervisor:
         )
 
     def _reap(self, now_s: float) -> None:
-        """Take note of every process that ended; as process 1, also of strangers'."""
+        """Reap every process that has ended; as process 1, also processes of others."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -420,27 +422,27 @@ class Supervisor:
 
     def _on_exit(self, child: Child, code: int, now_s: float) -> None:
         assert child.process is not None
-        child.process.returncode = code  # Popen would wait for it otherwise
+        child.process.returncode = code  # otherwise Popen would wait for the process
         with suppress(KeyError):
             self._selector.unregister(child.heartbeat_fd)
         child.close()
-        wait_s = child.ended(now_s)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        if self._wanted(child):
-            log.warning("%s %s; starting it again in %.1f s", child.name, how, wait_s)
+        wait_s = child.record_end(now_s)
+        cause = f"signal={signal.Signals(-code).name}" if code < 0 else f"exit_code={code}"
+        if self._should_run(child):
+            log.warning("child ended, restarting it: child=%s %s backoff_s=%.1f", child.name, cause, wait_s)
         else:
-            log.info("%s %s", child.name, how)
+            log.info("child ended: child=%s %s", child.name, cause)
 
     def _signal(self, child: Child, number: signal.Signals) -> None:
-        """Safe from reused process ids: a child is not reaped before ``_on_exit`` forgets it."""
+        """Send a signal to a child. Process ids cannot be reused: ``_on_exit`` clears a reaped child."""
         if child.process is not None:
-            child.killed = child.killed or number == signal.SIGKILL
+            child.is_killed = child.is_killed or number == signal.SIGKILL
             os.kill(child.process.pid, number)
 
     # ---- stopping
 
     def _advance(self, now_s: float) -> None:
-        """Take the stop a step further where it is time."""
+        """Advance the stop to its next phase when that is due."""
         if self._phase is Phase.SERVING and self._stop_signals:
             self._phase = Phase.HANDOVER
             self._stopping_since_s = now_s
@@ -451,12 +453,12 @@ class Supervisor:
         limit_s = self._timing.drain_timeout_s * HANDOVER_SHARE
         if self._control.process is None:
             self._drain()
-        elif now_s >= self._stopping_since_s + limit_s and not self._control.killed:
-            log.warning("control did not hand over within %.1f s; killing it", limit_s)
+        elif now_s >= self._stopping_since_s + limit_s and not self._control.is_killed:
+            log.warning("killing control, which did not hand over in time: limit_s=%.1f", limit_s)
             self._signal(self._control, signal.SIGKILL)
 
     def _drain(self) -> None:
-        """Refuse new clients, and have the workers end with those they have."""
+        """Refuse new clients, and make the workers finish with their current clients."""
         assert self._sockets is not None
         self._phase = Phase.DRAINING
         self._sockets.close_data()
@@ -464,19 +466,22 @@ class Supervisor:
             self._signal(worker, signal.SIGTERM)
 
     def _stopped(self, now_s: float) -> bool:
-        """Whether nothing is left, or what is left has had its time."""
+        """Whether no child is left, or the remaining children have used up their time."""
         left = self._running()
         if not left:
             log.info("stopped")
         elif now_s >= self._stopping_since_s + self._timing.drain_timeout_s:
             names = ", ".join(child.name for child in left)
-            log.warning("not drained within %.1f s: killing %s", self._timing.drain_timeout_s, names)
+            limit_s = self._timing.drain_timeout_s
+            log.warning(
+                "killing children that did not drain in time: children=%s limit_s=%.1f", names, limit_s
+            )
         else:
             return False
         return True
 
     def _kill_all(self) -> None:
-        """Leave no child behind, whatever ends the supervisor."""
+        """Kill all children, for any end of the supervisor."""
         for child in self._running():
             self._signal(child, signal.SIGKILL)
         for child in self._running():
@@ -485,8 +490,8 @@ class Supervisor:
                 child.process.wait(KILL_WAIT_S)
 
 
-def _arrives_on_the_pipe(_number: int, _frame: FrameType | None) -> None:
-    """The wake-up descriptor carries the signal; a handler must exist for that."""
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the signal arrives on the wake-up pipe, for which a handler must exist."""
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -495,7 +500,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _notify(state: str) -> None:
-    """Tell systemd, where it asked for it.
+    """Send a state to systemd if systemd has requested it.
 
     Source: sd_notify(3)
     """

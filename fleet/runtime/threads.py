@@ -1,7 +1,7 @@
-"""A thread whose work goes on after an error.
+"""A thread whose work is restarted after an error.
 
-The interpreter ends a thread at the first error that nothing catches, and the process runs on without the
-thread. Nobody does the work of the thread any more, and nothing reports that.
+The interpreter ends a thread at the first uncaught error, and the process continues without the thread. The
+work of the thread is no longer done, and nothing reports this.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ log = logging.getLogger(__name__)
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 60.0
 STEADY_S: Final = 60.0
-"""Work that went on for as long as this is restarted as if it had never failed."""
+"""Work that ran for at least this time is restarted as if it had never failed."""
 
 
 class RestartingThread:
-    """Does its work again when the work ends by an error, each time after a longer wait.
+    """Restarts its work after an error, each time after a longer wait.
 
     Args:
-        name: of the thread, in the log and in metrics.
-        work: called in the thread; it returns once ``stopping`` is set, and not before.
+        name: the name of the thread in the log and in metrics.
+        work: called in the thread; must return once ``stopping`` is set, and not before.
         backoff_first_s: the wait before the first restart.
     """
 
@@ -39,14 +39,14 @@ class RestartingThread:
 
     @property
     def restarts(self) -> int:
-        """How often the work has been started again; for any thread."""
+        """How often the work was restarted; for any thread."""
         return self._restarts
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, limit_s: float) -> None:
-        """Have the work end, and wait for it. Blocks, for so many seconds at most."""
+        """Stop the work, and wait for its end. Blocks for at most ``limit_s`` seconds."""
         self.stopping.set()
         self._thread.join(limit_s)
 
@@ -57,21 +57,21 @@ class RestartingThread:
             error = self._attempt()
             if self.stopping.is_set():
                 if error is not None:
-                    log.error("the thread %r ends by an error", self.name, exc_info=error)
+                    log.error("thread ended by an error: thread=%s", self.name, exc_info=error)
                 return
             if time.monotonic() - started_s >= STEADY_S:
                 backoff_s = self._backoff_first_s
-            text = "the thread %r has ended; starting it again in %.1f s"
+            text = "thread ended, restarting it: thread=%s backoff_s=%.1f"
             log.error(text, self.name, backoff_s, exc_info=error)
-            # Where it is to end meanwhile, the work is done once more: something may be left for it to keep.
+            # If the thread is stopped meanwhile, the work runs once more, to save what is left.
             self.stopping.wait(backoff_s)
             self._restarts += 1
             backoff_s = min(BACKOFF_LIMIT_S, 2 * backoff_s)
 
     def _attempt(self) -> BaseException | None:
-        """The error that ended the work; None where it has returned."""
+        """The error that ended the work; None if the work has returned."""
         try:
             self._work()
-        except BaseException as error:  # a cancelled task of the work's own loop is no Exception
+        except BaseException as error:  # the cancellation of a task in the work's loop is not an Exception
             return error
         return None

@@ -1,6 +1,6 @@
-"""What a process does regularly, at moments that all of it shares: it wakes up once for several things.
+"""Periodic callbacks of a process at common moments, so that one wake-up serves several callbacks.
 
-A process that has nothing else to do pays for its wake-ups, and for little else.
+In an idle process, wake-ups are nearly the only cost.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Final
 from fleet.runtime import timerfd
 
 _BEGAN_S: Final = time.monotonic()
-"""Each process counts from a moment of its own: those of one machine do not all wake up together."""
+"""Each process counts from its own start, so that the processes of a machine do not all wake up together."""
 
 
-EARLY: Final = 0.1
-"""By so much of its time a tick may come before it is due."""
+EARLY_TICK_SHARE: Final = 0.1
+"""A tick may be early by this share of its period."""
 
 
 class PeriodicCallback:
-    """Calls a function at each multiple of a time, until it is stopped or the function fails.
+    """Calls a function at each multiple of a period, until it is stopped or the function fails.
 
-    With a timer and no task: what wakes up a process that has nothing else to do costs by how much code and
-    how many objects it touches, for nothing of them is in a cache. With a timer of the kernel, so that the
-    loop's waits need none; where there is none to be had, with one of the loop.
+    It uses a timer and no task: the cost of a wake-up in an idle process depends on the amount of code and
+    the number of objects that it touches, because none of them is cached. It uses a timer of the kernel, so
+    that the waits of the loop need no timer. If the kernel has none, it uses a timer of the loop.
 
     Args:
-        every_s: the time; it is counted from when the process began.
-        act: does not wait for anything.
+        every_s: the period, counted from the start of the process.
+        act: must not wait.
 
-    ``failed`` gets the exception of ``act``, after which it is not called again.
+    ``failed`` gets the exception of ``act``, which is then not called again.
     """
 
     __slots__ = ("_act", "_descriptor", "_every_s", "_loop", "_timer", "failed")
@@ -46,7 +46,7 @@ class PeriodicCallback:
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         try:
-            self._descriptor = timerfd.every(every_s, self._until_next())
+            self._descriptor = timerfd.create(every_s, self._until_next())
         except OSError:  # another system than Linux, or too many open files
             self._timer = self._loop.call_later(self._until_next(), self._tick)
         else:
@@ -61,7 +61,7 @@ class PeriodicCallback:
             self._descriptor = None
 
     def fail(self, error: Exception) -> None:
-        """What ``act`` has begun, and goes on later, has failed."""
+        """Report that work which ``act`` has started has failed later."""
         self.stop()
         if not self.failed.done():
             self.failed.set_exception(error)
@@ -70,7 +70,7 @@ class PeriodicCallback:
         return until_tick(time.monotonic() - _BEGAN_S, self._every_s)
 
     def _expired(self) -> None:
-        if self._descriptor is not None and timerfd.passed(self._descriptor):
+        if self._descriptor is not None and timerfd.has_expired(self._descriptor):
             self._do()
 
     def _tick(self) -> None:
@@ -85,8 +85,8 @@ class PeriodicCallback:
 
 
 def until_tick(now_s: float, every_s: float) -> float:
-    """How long it is to the next multiple of ``every_s``: from a tenth of it to eleven tenths.
+    """The time to the next multiple of ``every_s``: from nine tenths before a tick to eleven tenths.
 
-    Timers are early or late by a little. Whoever is early has had that tick, and waits for the next.
+    Timers are slightly early or late. An early timer has already had its tick, and waits for the next one.
     """
-    return (math.floor(now_s / every_s + EARLY) + 1) * every_s - now_s
+    return (math.floor(now_s / every_s + EARLY_TICK_SHARE) + 1) * every_s - now_s

@@ -1,4 +1,4 @@
-"""With what members' admin addresses are asked: a token, and whose certificates are believed."""
+"""Credentials for requests to admin addresses: a token, and the authorities that verify the members."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fleet.tls.pem import UnusableInput, verifying_context
 TOKEN_ENV: Final = "FLEET_TOKEN"
 TOKEN_FILE_ENV: Final = "FLEET_TOKEN_FILE"
 _MISSING_CA: Final = (
-    "copy the authority's certificate here, or write `ca: null` for those that the system believes"
+    "copy the certificate of the authority here, or write `ca: null` to use the authorities of the system"
 )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Access:
-    """What one command shows, and believes.
+    """The credentials of one command.
 
     Args:
-        token: None to show none.
-        tls: None for what the system believes.
+        token: None to send no token.
+        tls: None to trust the authorities of the system.
     """
 
     token: str | None = None
@@ -40,7 +40,7 @@ class Access:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def session(self) -> aiohttp.ClientSession:
-        """A session whose requests have the token in them."""
+        """A session that sends the token with each request."""
         connector = aiohttp.TCPConnector(ssl=True if self.tls is None else self.tls)
         return aiohttp.ClientSession(connector=connector, headers=self.headers)
 
@@ -49,30 +49,30 @@ OPEN: Final = Access()
 
 
 def access_to(settings: Settings | None, environ: Mapping[str, str], *, writes: bool = False) -> Access:
-    """How the members of a configuration are asked from here.
+    """The credentials for requests to the members of a configuration.
 
-    The token is that of the environment; else the configuration says where it is. To read, that to write does
-    as well, where the other one is not here.
+    A token in the environment wins over the configuration. For reading, the write token serves if the read
+    token is not available on this machine.
 
     Args:
-        settings: None where members are asked that no configuration describes.
-        writes: whether something is to be changed.
+        settings: None for members that no configuration describes.
+        writes: whether the requests change something.
 
     Raises:
-        ConfigError: there is no token although one is needed, or the file ``admin.tls.ca`` cannot be used.
+        ConfigError: a required token is missing, or the file ``admin.tls.ca`` cannot be used.
     """
-    token = _of_environment(environ)
+    token = _environment_token(environ)
     if settings is None:
         return Access(token)
     tokens = settings.admin.tokens
     if token is None and tokens is not None:
         places = (tokens.write,) if writes else (tokens.read, tokens.write)
-        token = _first(places, settings.source, environ)
+        token = _read_first(places, settings.source, environ)
     return Access(token, _trust(settings))
 
 
 def without_token(settings: Settings) -> Access:
-    """How they are asked for what everybody may read.
+    """The credentials for pages that require no token.
 
     Raises:
         ConfigError: the file ``admin.tls.ca`` cannot be used.
@@ -85,7 +85,7 @@ def _trust(settings: Settings) -> ssl.SSLContext | None:
     return None if tls is None else admin_client_context(tls, settings.source)
 
 
-def _of_environment(environ: Mapping[str, str]) -> str | None:
+def _environment_token(environ: Mapping[str, str]) -> str | None:
     if environ.get(TOKEN_ENV):
         return Secret(None, TOKEN_ENV, (), 0).read("environment", environ)
     if environ.get(TOKEN_FILE_ENV):
@@ -93,18 +93,18 @@ def _of_environment(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def _first(places: tuple[Secret, ...], source: str, environ: Mapping[str, str]) -> str:
+def _read_first(places: tuple[Secret, ...], source: str, environ: Mapping[str, str]) -> str:
     mistakes = []
     for place in places:
         try:
             return place.read(source, environ)
         except ConfigError as error:
             mistakes.append(str(error))
-    raise ConfigError(f"{mistakes[0]}; {TOKEN_ENV} and {TOKEN_FILE_ENV} stand in for it")
+    raise ConfigError(f"{mistakes[0]}; or set {TOKEN_ENV} or {TOKEN_FILE_ENV}")
 
 
 def admin_client_context(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
-    """How a member's certificate is verified.
+    """A context that verifies the certificates of admin addresses.
 
     Raises: ConfigError: the file ``admin.tls.ca`` cannot be used
     """

@@ -1,4 +1,4 @@
-"""TLS of a member's admin address."""
+"""TLS of the admin address of a member."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ log = logging.getLogger(__name__)
 
 
 def make_context(files: AdminTlsSettings) -> ssl.SSLContext:
-    """How a member answers with one certificate and its key.
+    """A server context with one certificate and its key.
 
-    Raises: UnusableInput: a file cannot be read, is not PEM, or the key is not that of the certificate
+    Raises: UnusableInput: a file cannot be read or is not PEM, or the key does not match the certificate
     """
     context = _context()
     load_pair(context, files.certificate, files.key)
     return context
 
 
-def following(files: AdminTlsSettings) -> ssl.SSLContext:
-    """A context whose every handshake uses the files as they are then; connections that are up stay up.
+def reloading_context(files: AdminTlsSettings) -> ssl.SSLContext:
+    """A context that uses the current files for each handshake. Established connections are unaffected.
 
-    A handshake fails where the files cannot be used, and never could.
+    Handshakes fail as long as the files could never be loaded.
     """
     paths = (files.certificate, files.key)
-    followed = Reloading(paths, lambda: make_context(files), "certificate of the admin address")
+    current = Reloading(paths, lambda: make_context(files), "certificate of the admin address")
     try:
-        followed.get()
+        current.get()
     except OSError as error:
-        log.error("nobody gets an answer until the certificate of the admin address can be used: %s", error)
+        log.error("admin address is closed: cannot load its certificate: %s", error)
 
     def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
         try:
-            connection.context = followed.get()
+            connection.context = current.get()
         except OSError:
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
         return None
 
     context = _context()
-    context.sni_callback = choose  # called for clients that name no server, too
+    context.sni_callback = choose  # OpenSSL also calls it for clients that send no server name
     return context
 
 

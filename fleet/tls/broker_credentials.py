@@ -1,6 +1,6 @@
-"""How the fleet's own clients (discovery, events, weights) are let in by the brokers.
+"""Credentials with which the fleet's own clients (discovery, events, weights) connect to the brokers.
 
-The data plane does not know this module: what a client of the fleet may do, its own credentials decide.
+The data plane does not import this module: clients of the fleet use their own credentials.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from aiokafka.abc import AbstractTokenProvider
 
 from fleet.config import Secret, UpstreamSettings
 from fleet.core.errors import ConfigError
-from fleet.tls.brokers import to_brokers
+from fleet.tls.brokers import broker_tls
 
-FAILURES: Final = (ConfigError, OSError, OverflowError, ValueError, KeyError)
-"""What a client may raise in addition to KafkaError. OverflowError: the client itself has read a port above
-65535 in Metadata. The last two are of SCRAM, where a broker does not prove that it knows the password."""
+CLIENT_ERRORS: Final = (ConfigError, OSError, OverflowError, ValueError, KeyError)
+"""Errors that a client of aiokafka may raise in addition to KafkaError.
+
+OverflowError: the client has read a port above 65535 in Metadata. ValueError and KeyError: in SCRAM, the
+broker does not prove that it knows the password.
+"""
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments that every client of aiokafka takes."""
+    """Keyword arguments that every client of aiokafka accepts."""
 
     security_protocol: str
     ssl_context: ssl.SSLContext
@@ -31,8 +34,8 @@ class Options(TypedDict, total=False):
 
 
 @AbstractTokenProvider.register
-class _Token:
-    """Read anew for each connection: a token lasts for minutes, and whoever issues it replaces the file."""
+class _TokenProvider:
+    """Reads the token again for each connection: a token lasts for minutes, then its issuer replaces it."""
 
     def __init__(self, secret: Secret, source: str) -> None:
         self._secret = secret
@@ -43,24 +46,24 @@ class _Token:
 
 
 class KafkaAccess:
-    """TLS and the principal of a configuration, as its files are at each moment; for any thread.
+    """TLS and SASL of a configuration, from the current content of its files; for any thread.
 
     Args:
-        source: what errors call the configuration file.
+        source: the name of the configuration file in errors.
     """
 
     def __init__(self, upstream: UpstreamSettings, source: str) -> None:
-        self.tls = to_brokers(upstream)
+        self.tls = broker_tls(upstream)
         self._sasl = upstream.sasl
         self._source = source
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether the fleet's own clients log in as nobody."""
+        """Whether the fleet's own clients connect without SASL."""
         return self._sasl is None
 
     def options(self) -> Options:
-        """For a client that is made now.
+        """Arguments for a client that is created now.
 
         Raises:
             ConfigError: the password cannot be read.
@@ -72,7 +75,7 @@ class KafkaAccess:
         if self._sasl is not None:
             found["sasl_mechanism"] = self._sasl.mechanism
             if self._sasl.username is None:
-                found["sasl_oauth_token_provider"] = _Token(self._sasl.secret, self._source)
+                found["sasl_oauth_token_provider"] = _TokenProvider(self._sasl.secret, self._source)
             else:
                 found["sasl_plain_username"] = self._sasl.username
                 found["sasl_plain_password"] = self._sasl.secret.read(self._source)

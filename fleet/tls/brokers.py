@@ -1,4 +1,4 @@
-"""TLS towards the brokers, and why one of them cannot be reached."""
+"""TLS towards the brokers, and explanations of failed connections to them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fleet.tls.reloading import Reloading
 BrokerTls: TypeAlias = Reloading[ssl.SSLContext]
 
 
-def to_brokers(upstream: UpstreamSettings) -> BrokerTls | None:
-    """What connections to brokers are secured with; None where they are in plaintext."""
+def broker_tls(upstream: UpstreamSettings) -> BrokerTls | None:
+    """The TLS context for connections to brokers, reloaded with its files; None for plaintext."""
     tls = upstream.tls
     if tls is None:
         return None
@@ -26,29 +26,29 @@ def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
     try:
         return broker_context(tls)
     except OSError as error:
-        raise ssl.SSLError(f"the files of upstream.tls cannot be used: {error}") from error
+        raise ssl.SSLError(f"cannot use the files of upstream.tls: {error}") from error
 
 
 def broker_context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
-    """How brokers are met, with the files as they are now.
+    """A context for connections to brokers, from the current files.
 
-    Raises: UnusableInput: a file cannot be read, is not PEM, or the key is not that of the certificate
+    Raises: UnusableInput: a file cannot be read or is not PEM, or the key does not match the certificate
     """
     context = verifying_context(tls.ca)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Debian's Python leaves that to OpenSSL
-    context.options |= ssl.OP_NO_RENEGOTIATION  # Kafka's brokers know none, either
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Python of Debian leaves the minimum to OpenSSL
+    context.options |= ssl.OP_NO_RENEGOTIATION  # Kafka's brokers do not renegotiate
     context.check_hostname = tls.check_hostname
     if tls.certificate is not None and tls.key is not None:
         load_pair(context, tls.certificate, tls.key)
     return context
 
 
-NOT_REACHED: Final = (OSError, ValueError, OverflowError)
-"""What dialling a broker raises; the last two where its address is none, whoever gave it."""
+DIAL_ERRORS: Final = (OSError, ValueError, OverflowError)
+"""Errors of dialling a broker. ValueError and OverflowError: its address is not valid."""
 
 
 def explain_dial(error: Exception) -> str:
-    """Why a broker cannot be reached, in words for an operator; with TLS or without."""
+    """Why a broker cannot be reached, for an operator; with TLS or without."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, OSError) and (isinstance(error, ssl.SSLError) or not str(error)):

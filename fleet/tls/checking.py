@@ -1,8 +1,4 @@
-"""Certificates of member links: makes them, and says what is wrong with those, and with all others.
-
-A folder that ``make`` has filled: ``ca.pem`` and ``ca-key.pem``, the authority; ``ID.crt`` and ``ID.key`` for
-each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`` belongs on none of them.
-"""
+"""Checks the certificates, keys and credentials that a configuration names, and reports every mistake."""
 
 from __future__ import annotations
 
@@ -35,36 +31,36 @@ from fleet.tls.brokers import broker_context
 from fleet.tls.issuing import T
 from fleet.tls.listeners import probe_context, server_context
 from fleet.tls.peers import check_handshake, explain, make_contexts, member_uri
-from fleet.tls.pem import UnusableInput, What, load_pair, pem_fault, verifying_context
+from fleet.tls.pem import PemKind, UnusableInput, load_pair, pem_fault, verifying_context
 
-# ------------------------------------------------------------------------------------------------- making
+# ------------------------------------------------------------------------------------------------- expiry
 
 
-def expiry(path: Path) -> datetime | None:
-    """When the first certificate in a file expires; None where there is none."""
+def file_expiry(path: Path) -> datetime | None:
+    """The expiry of the first certificate in a PEM file; None if the file has no certificate."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except (OSError, ValueError):
         return None
 
 
-def expires(certificate: bytes) -> datetime:
-    """When a certificate expires that somebody has shown; DER."""
+def der_expiry(certificate: bytes) -> datetime:
+    """The expiry of a certificate in DER, as a peer presents it."""
     return x509.load_der_x509_certificate(certificate).not_valid_after_utc
 
 
 # ----------------------------------------------------------------------------------------------- checking
 
 
-class _Reader:
-    """Reads the files of one member that one section of the configuration names, and notes what is wrong.
+class _SectionChecker:
+    """Reads the files of one member from one section of the configuration, and records the mistakes.
 
     Args:
-        section: where the section stands.
-        lines: where each of its fields does.
-        files: by field.
+        section: the path of the section.
+        lines: the line of each field.
+        files: the file of each field.
         must_be_there: whether a file that cannot be read is a mistake.
-        source: where such files come from.
+        source: where such files come from, for fixes.
     """
 
     def __init__(
@@ -77,7 +73,7 @@ class _Reader:
     ) -> None:
         self.problems: list[Problem] = []
         self.complete = True
-        """Whether every file that was read is there, and is what it should be."""
+        """Whether every file was found and parsed."""
         self.files = files
         self._section = section
         self._lines = lines
@@ -89,7 +85,7 @@ class _Reader:
         self.problems.append(Problem(self._lines[field], (*self._section, field), shown, rule, fix))
 
     def report_unusable(self, error: UnusableInput) -> None:
-        """Note what OpenSSL does not take, of a section whose files have all been read."""
+        """Record an input that OpenSSL rejects although all files of the section could be read."""
         if error.field in self._lines:
             self.problems.append(
                 Problem(
@@ -100,11 +96,11 @@ class _Reader:
                     error.fix,
                 )
             )
-        else:  # it is of the environment
+        else:  # the input is an environment variable
             self.problems.append(Problem(0, (error.field,), error.value, error.rule, error.fix))
 
-    def read(self, field: str, what: What, load: Callable[[bytes], T]) -> T | None:
-        """What a file holds; None where there is none, or it is wrong."""
+    def read(self, field: str, kind: PemKind, load: Callable[[bytes], T]) -> T | None:
+        """The parsed content of a file; None if the file is missing or wrong."""
         raw = self._read_bytes(field)
         if raw is None:
             self.complete = False
@@ -112,10 +108,11 @@ class _Reader:
         try:
             return load(raw)
         except UnsupportedAlgorithm:
-            self.report(field, "uses an algorithm that is not known here", "issue it with RSA or EC")
-        except (TypeError, ValueError):  # the former: it is encrypted
-            other = f"is not a PEM {what}", f"name the right file; {self._source}"
-            self.report(field, *(pem_fault(raw, what) or other))
+            rule = "uses an algorithm that is not supported"
+            self.report(field, rule, "issue the certificate with RSA or EC")
+        except (TypeError, ValueError):  # TypeError: the key is encrypted
+            other = f"is not a PEM {kind}", f"name the right file; {self._source}"
+            self.report(field, *(pem_fault(raw, kind) or other))
         self.complete = False
         return None
 
@@ -124,34 +121,38 @@ class _Reader:
             return self.files[field].read_bytes()
         except FileNotFoundError:
             if self._must_be_there:
-                self.report(field, "there is no such file", f"copy it here; {self._source}")
+                self.report(field, "file not found", f"copy the file to this path; {self._source}")
         except (OSError, ValueError) as error:
             if self._must_be_there:
                 self.report(field, *read_fault(error))
         return None
 
     def authorities(self, field: str) -> None:
-        """Certificates of which one has to be valid now."""
+        """Check a file of certificates, of which at least one must be valid now."""
         found = self.read(field, "certificate", x509.load_pem_x509_certificates)
         now = datetime.now(UTC)
         if found is not None and not any(_is_valid(each, now) for each in found):
-            self.report(field, _validity(found[0]), "make a new authority, and name both while you rotate")
+            fix = "create a new authority, and keep both in this file during the rotation"
+            self.report(field, _validity(found[0]), fix)
 
     def pair(self, certificate: str, key: str) -> x509.Certificate | None:
-        """A certificate that is valid now, and whose key is the other one."""
+        """Check that a certificate is valid now and that the key belongs to it. Returns the certificate."""
         chain = self.read(certificate, "certificate", x509.load_pem_x509_certificates)
         private = self.read(key, "private key", lambda raw: load_pem_private_key(raw, None))
         if chain is not None and not _is_valid(chain[0], datetime.now(UTC)):
-            fix = "renew it (`fleet certs renew` those of member links), or check the clock of this machine"
+            fix = (
+                "renew the certificate (with `fleet certs renew` for member links), "
+                "or correct the clock of this machine"
+            )
             self.report(certificate, _validity(chain[0]), fix)
-        if chain is not None and private is not None and not _fits(chain[0], private):
+        if chain is not None and private is not None and not _is_key_of(chain[0], private):
             rule = f"is not the key of {self.files[certificate]}"
             self.report(key, rule, "copy certificate and key from the same place")
         return None if chain is None else chain[0]
 
 
 def check_member(settings: Settings, proxy_id: ProxyId) -> None:
-    """Read the files that a member needs on its own machine, and verify them as others will.
+    """Read the files that a member needs on its own machine, and verify them as its peers will.
 
     Raises: ConfigError: every mistake, one line each
     """
@@ -159,9 +160,9 @@ def check_member(settings: Settings, proxy_id: ProxyId) -> None:
 
 
 def check_present(settings: Settings) -> tuple[ProxyId, ...]:
-    """Verify the files of all members as far as they are on this machine.
+    """Verify the files of all members that are on this machine.
 
-    Returns: the members whose files are not all here
+    Returns: the members with files that are not on this machine
     Raises:  ConfigError: every mistake, one line each
     """
     problems: list[Problem] = []
@@ -175,10 +176,10 @@ def check_present(settings: Settings) -> tuple[ProxyId, ...]:
 
 
 def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...]:
-    """Read the certificates, and the password or token, for the way to the brokers.
+    """Read the certificates, and the password or token, for connections to the brokers.
 
-    Returns: the files and variables that are not here
-    Raises:  ConfigError: every mistake, one line each; with ``must_be_there`` that something is not, too
+    Returns: the files and variables that are not on this machine
+    Raises:  ConfigError: every mistake, one line each; with ``must_be_there`` also what is missing
     """
     mistakes, elsewhere = [], []
     tls, sasl = settings.upstream.tls, settings.upstream.sasl
@@ -186,7 +187,7 @@ def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
         mistakes += [each.text(settings.source) for each in _upstream_problems(tls, must_be_there)]
         elsewhere += [str(path) for path in tls.files.values() if not os.access(path, os.R_OK)]
     if sasl is not None:
-        if must_be_there or sasl.secret.is_here():
+        if must_be_there or sasl.secret.is_available():
             try:
                 sasl.secret.read(settings.source)
             except ConfigError as error:
@@ -199,18 +200,18 @@ def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
 
 
 def _upstream_problems(tls: UpstreamTlsSettings, must_be_there: bool) -> list[Problem]:
-    source = "ask who runs the brokers for it"
-    reader = _Reader(("upstream", "tls"), tls.lines, tls.files, must_be_there, source)
+    source = "request it from the operator of the brokers"
+    checker = _SectionChecker(("upstream", "tls"), tls.lines, tls.files, must_be_there, source)
     if tls.ca is not None:
-        reader.authorities("ca")
+        checker.authorities("ca")
     if tls.certificate is not None:
-        reader.pair("certificate", "key")
-    if not reader.problems and reader.complete:
+        checker.pair("certificate", "key")
+    if not checker.problems and checker.complete:
         try:
             broker_context(tls)
         except UnusableInput as error:
-            reader.report_unusable(error)
-    return reader.problems
+            checker.report_unusable(error)
+    return checker.problems
 
 
 def _raise(settings: Settings, problems: Sequence[Problem]) -> None:
@@ -225,14 +226,14 @@ def _files(settings: Settings, proxy_id: ProxyId) -> Iterator[Path]:
     for listener in _listeners(settings, proxy_id).values():
         yield from listener.files.values()
     if settings.admin.tls is not None:
-        own = settings.admin.tls.of(proxy_id)
-        yield from (own.certificate, own.key)  # the authority is for who asks
+        own = settings.admin.tls.for_member(proxy_id)
+        yield from (own.certificate, own.key)  # only clients of the admin address need the authority
 
 
 def _listeners(settings: Settings, proxy_id: ProxyId) -> Mapping[str, ListenerTlsSettings]:
     if settings.members[proxy_id].witness:
         return {}
-    return {name: tls.of(proxy_id) for name, tls in settings.listener_tls.items()}
+    return {name: tls.for_member(proxy_id) for name, tls in settings.listener_tls.items()}
 
 
 def _problems(settings: Settings, proxy_id: ProxyId, *, must_be_there: bool) -> list[Problem]:
@@ -242,8 +243,8 @@ def _problems(settings: Settings, proxy_id: ProxyId, *, must_be_there: bool) -> 
     for name, tls in _listeners(settings, proxy_id).items():
         problems += _listener_problems(name, tls, must_be_there)
     if settings.admin.tls is not None:
-        at = settings.member(proxy_id).admin
-        problems += _admin_problems(settings.admin.tls.of(proxy_id), at, must_be_there)
+        address = settings.member(proxy_id).admin
+        problems += _admin_problems(settings.admin.tls.for_member(proxy_id), address, must_be_there)
     return problems
 
 
@@ -252,80 +253,87 @@ def _peer_problems(
 ) -> list[Problem]:
     own = peer_tls.files(proxy_id)
     files = {"ca": own.ca, "certificate": own.certificate, "key": own.key}
-    reader = _Reader(("peer_tls",), peer_tls.lines, files, must_be_there, "`fleet certs init` makes it")
-    reader.authorities("ca")
-    certificate = reader.pair("certificate", "key")
+    checker = _SectionChecker(
+        ("peer_tls",), peer_tls.lines, files, must_be_there, "`fleet certs init` creates it"
+    )
+    checker.authorities("ca")
+    certificate = checker.pair("certificate", "key")
     uri = member_uri(settings.fleet, proxy_id)
     if certificate is not None and uri not in (uris := _uris(certificate)):
-        rule = f"names {', '.join(uris) or 'nobody'}, and must name {uri}"
-        reader.report("certificate", rule, "issue it with that URI as a subject alternative name")
-    if not reader.problems and reader.complete:
+        rule = f"must name {uri}, but names {', '.join(uris) or 'no member'}"
+        checker.report("certificate", rule, "issue it with this URI as a subject alternative name")
+    if not checker.problems and checker.complete:
         try:
             check_handshake(*make_contexts(own))
         except UnusableInput as error:
-            reader.report_unusable(error)
+            checker.report_unusable(error)
         except OSError as error:
-            fix = "have it issued by an authority in peer_tls.ca, for servers and for clients"
-            reader.report("certificate", f"links would be refused: {explain(error)}", fix)
-    return reader.problems
+            fix = "issue it by an authority in peer_tls.ca, for server and client authentication"
+            checker.report("certificate", f"other members would refuse the links: {explain(error)}", fix)
+    return checker.problems
 
 
 def _listener_problems(name: str, tls: ListenerTlsSettings, must_be_there: bool) -> list[Problem]:
     source = "it comes from the authority that clients trust"
-    reader = _Reader(("listener_tls", name), tls.lines, tls.files, must_be_there, source)
-    reader.pair("certificate", "key")
+    checker = _SectionChecker(("listener_tls", name), tls.lines, tls.files, must_be_there, source)
+    checker.pair("certificate", "key")
     if tls.client_ca is not None:
-        reader.authorities("client_ca")
+        checker.authorities("client_ca")
     if tls.probe_certificate is not None:
-        reader.pair("probe_certificate", "probe_key")
-    if reader.problems or not reader.complete:
-        return reader.problems
+        checker.pair("probe_certificate", "probe_key")
+    if checker.problems or not checker.complete:
+        return checker.problems
     try:
         check_handshake(server_context(tls), probe_context(tls))
     except UnusableInput as error:
-        reader.report_unusable(error)
+        checker.report_unusable(error)
     except OSError as error:
         field = "certificate" if tls.probe_certificate is None else "probe_certificate"
-        fix = "have it issued for servers; that of the probe for clients, by an authority in client_ca"
-        reader.report(field, f"members could not ask each other here: {explain(error)}", fix)
-    return reader.problems
+        fix = (
+            "issue `certificate` for server authentication, and `probe_certificate` for client "
+            "authentication by an authority in client_ca"
+        )
+        checker.report(field, f"members could not probe this listener: {explain(error)}", fix)
+    return checker.problems
 
 
-def _admin_problems(tls: AdminTlsSettings, at: Endpoint, must_be_there: bool) -> list[Problem]:
-    reader = _Reader(("admin", "tls"), tls.lines, tls.files, must_be_there, "`fleet certs init` makes it")
-    # Where the authority is not here, which a member does not need, the certificate is taken for its own.
-    judge = tls.certificate
+def _admin_problems(tls: AdminTlsSettings, address: Endpoint, must_be_there: bool) -> list[Problem]:
+    checker = _SectionChecker(
+        ("admin", "tls"), tls.lines, tls.files, must_be_there, "`fleet certs init` creates it"
+    )
+    # A member does not need the authority. Without its file, the certificate is verified against itself.
+    trusted = tls.certificate
     if tls.ca is not None and os.access(tls.ca, os.R_OK):
-        reader.authorities("ca")
-        judge = tls.ca
-    reader.pair("certificate", "key")
-    if reader.problems or not reader.complete:
-        return reader.problems
+        checker.authorities("ca")
+        trusted = tls.ca
+    checker.pair("certificate", "key")
+    if checker.problems or not checker.complete:
+        return checker.problems
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         load_pair(server, tls.certificate, tls.key)
-        client = verifying_context(judge, "certificate" if judge is tls.certificate else "ca")
+        client = verifying_context(trusted, "certificate" if trusted is tls.certificate else "ca")
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        client.check_hostname = not is_wildcard(at.host)
-        check_handshake(server, client, at.tls_name)
+        client.check_hostname = not is_wildcard(address.host)
+        check_handshake(server, client, address.tls_name)
     except UnusableInput as error:
-        reader.report_unusable(error)
+        checker.report_unusable(error)
     except OSError as error:
-        fix = f"have it issued for {at.host}, for servers, by an authority in admin.tls.ca"
-        reader.report("certificate", f"commands would refuse it: {explain(error)}", fix)
-    return reader.problems
+        fix = f"issue it for {address.host} and server authentication, by an authority in admin.tls.ca"
+        checker.report("certificate", f"commands would refuse it: {explain(error)}", fix)
+    return checker.problems
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):  # the latter: extensions that are no extensions
+    except (x509.ExtensionNotFound, ValueError):  # ValueError: the extensions cannot be parsed
         return []
     return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
-def _fits(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
-    """Whether the two belong together; also where that cannot be said here, and OpenSSL has to."""
+def _is_key_of(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
+    """Whether a key belongs to a certificate. True for unsupported algorithms, which OpenSSL checks later."""
     try:
         return certificate.public_key() == key.public_key()
     except (ValueError, UnsupportedAlgorithm):
@@ -338,4 +346,4 @@ def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
 
 def _validity(certificate: x509.Certificate) -> str:
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return f"is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is not now"
+    return f"is not valid now, but only from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,8 @@
-"""Certificates for the links of members, made and renewed: an authority, and one for each member."""
+"""Creates and renews the certificates for links between members: an authority, and one for each member.
+
+``make`` fills a folder: ``ca.pem`` and ``ca-key.pem`` of the authority, ``ID.crt`` and ``ID.key`` for each
+member. A member receives only ``ca.pem`` and its own two files. ``ca-key.pem`` belongs on no member.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from fleet.config import (
 from fleet.core.errors import CertificateError
 from fleet.core.model import ProxyId
 from fleet.tls.peers import member_uri
-from fleet.tls.pem import What, pem_fault
+from fleet.tls.pem import PemKind, pem_fault
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -38,14 +42,14 @@ CA_DAYS: Final = 3650
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 NO_HOSTS: Final[Mapping[ProxyId, Sequence[str]]] = {}
 _BACKDATED: Final = timedelta(hours=1)
-"""So that a machine whose clock is a little behind takes a new certificate at once."""
+"""A machine whose clock is slow must accept a new certificate immediately."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Who signs, with the key where that is at hand."""
+    """The certificate and key that sign the certificates of members."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -59,18 +63,18 @@ def make(
     now: datetime,
     hosts: Mapping[ProxyId, Sequence[str]] = NO_HOSTS,
 ) -> None:
-    """An authority for one fleet, and a certificate and key for each member.
+    """Create an authority for one fleet, and a certificate and key for each member.
 
-    Args:   hosts: names and addresses that a member's certificate is issued for, beside its id
-    Raises: CertificateError: one of the files is there already, or cannot be written
+    Args:   hosts: names and addresses for a member's certificate, in addition to its id
+    Raises: CertificateError: one of the files already exists, or cannot be written
     """
-    ours = [files_in(folder, proxy_id) for proxy_id in members]
-    paths = [folder / CA, folder / CA_KEY, *(path for each in ours for path in (each.certificate, each.key))]
-    there = [str(path) for path in paths if path.exists()]
-    if there:
+    files = [member_files(folder, proxy_id) for proxy_id in members]
+    paths = [folder / CA, folder / CA_KEY, *(path for each in files for path in (each.certificate, each.key))]
+    existing = [str(path) for path in paths if path.exists()]
+    if existing:
         raise CertificateError(
-            f"{there[0]}: is there already, and nothing is overwritten; `fleet certs renew` replaces "
-            "members' certificates, another --out starts afresh"
+            f"{existing[0]}: already exists and is not overwritten; replace the certificates of members with "
+            "`fleet certs renew`, or choose a new folder with --out"
         )
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{fleet} members")
@@ -92,41 +96,40 @@ def renew(
     now: datetime,
     hosts: Mapping[ProxyId, Sequence[str]] = NO_HOSTS,
 ) -> None:
-    """New certificates and keys, by the authority in the folder, in the place of those there are.
+    """Replace the certificates and keys of members, signed by the authority in the folder.
 
-    Args:   hosts: as of ``make``
-    Raises: CertificateError: the authority is not there, or has expired, or a file cannot be written
+    Args:   hosts: names and addresses for a member's certificate, in addition to its id
+    Raises: CertificateError: the authority is missing or has expired, or a file cannot be written
     """
-    certificate = _own(folder / CA, "certificate", x509.load_pem_x509_certificate)
-    key = _own(folder / CA_KEY, "private key", lambda raw: load_pem_private_key(raw, None))
+    certificate = _load_authority(folder / CA, "certificate", x509.load_pem_x509_certificate)
+    key = _load_authority(folder / CA_KEY, "private key", lambda raw: load_pem_private_key(raw, None))
     if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
-        raise CertificateError(f"{folder}: {CA_KEY} is not the key of {CA}")
+        raise CertificateError(f"{folder}: {CA_KEY} is not the key of {CA}; restore both from one backup")
     if certificate.not_valid_after_utc <= now:
-        raise CertificateError(f"{folder / CA}: has expired; start afresh with `fleet certs init`")
+        raise CertificateError(f"{folder / CA}: has expired; create a new one with `fleet certs init`")
     until = min(now + timedelta(days=days), certificate.not_valid_after_utc)
     for proxy_id in members:
         _issue(Authority(certificate, key), fleet, proxy_id, folder, until, now, hosts.get(proxy_id, ()))
 
 
-def _own(path: Path, what: What, load: Callable[[bytes], T]) -> T:
-    """One of the two files of an authority. Raises: CertificateError: it cannot be used."""
+def _load_authority(path: Path, kind: PemKind, load: Callable[[bytes], T]) -> T:
+    """Load one of the two files of an authority. Raises: CertificateError: the file cannot be used."""
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CertificateError(
-            f"{path}: {error.strerror}; name the folder of `fleet certs init` with --out"
-        ) from error
+        rule = f"cannot be read ({str(error.strerror).lower()})"
+        raise CertificateError(f"{path}: {rule}; set the folder of `fleet certs init` with --out") from error
     try:
         return load(raw)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        rule, fix = pem_fault(raw, what) or (f"is not a PEM {what}", "name the right folder with --out")
-        raise CertificateError(f"{path}: is not what `fleet certs init` wrote: {rule}; {fix}") from error
+        rule, fix = pem_fault(raw, kind) or (f"is not a PEM {kind}", "set the right folder with --out")
+        raise CertificateError(f"{path}: was not written by `fleet certs init`: {rule}; {fix}") from error
 
 
-def hosts_of(settings: Settings) -> dict[ProxyId, tuple[str, ...]]:
-    """By member, where its admin address is asked: there, at the address for its peers, and on its machine.
+def member_hosts(settings: Settings) -> dict[ProxyId, tuple[str, ...]]:
+    """The hosts of each member at which clients may dial its admin address: admin, peer and loopback.
 
-    Members know each other by their ids alone; commands and Prometheus look at the host.
+    Members verify only the id in each other's certificates. Commands and Prometheus verify the host.
     """
     return {
         proxy_id: tuple(
@@ -140,25 +143,25 @@ def hosts_of(settings: Settings) -> dict[ProxyId, tuple[str, ...]]:
     }
 
 
-def files_in(folder: Path, proxy_id: ProxyId) -> PeerTlsFiles:
+def member_files(folder: Path, proxy_id: ProxyId) -> PeerTlsFiles:
     """The files of one member in a folder that ``make`` fills."""
     return PeerTlsFiles(folder / CA, folder / f"{proxy_id}.crt", folder / f"{proxy_id}.key")
 
 
 def next_steps(settings: Settings, members: Sequence[ProxyId], folder: Path) -> tuple[str, ...]:
-    """What an operator does with the files that ``make`` or ``renew`` has just written to a folder."""
+    """What an operator must do with the files that ``make`` or ``renew`` has written to a folder."""
     steps = []
     for proxy_id in members:
-        made = files_in(folder, proxy_id)
-        line = f"copy to the machine of {proxy_id}: {made.ca}, {made.certificate}, {made.key}"
+        source = member_files(folder, proxy_id)
+        line = f"copy to the machine of {proxy_id}: {source.ca}, {source.certificate}, {source.key}"
         if settings.peer_tls is not None:
-            wanted = settings.peer_tls.files(proxy_id)
-            line += f" (as {wanted.ca}, {wanted.certificate}, {wanted.key})"
-        steps.append(f"{line}; the key is for the user alone who runs it")
+            target = settings.peer_tls.files(proxy_id)
+            line += f" (as {target.ca}, {target.certificate}, {target.key})"
+        steps.append(f"{line}; make the key readable only for the user of the member")
     if settings.peer_tls is None:
         steps.append(
-            "add `peer_tls:` to the configuration; without fields below it, members look into certs/ beside "
-            "the file"
+            "add `peer_tls:` to the configuration; without further fields, members read certs/ next to the "
+            "configuration file"
         )
     steps.append(f"keep {folder / CA_KEY} off these machines: anyone who has it can impersonate any member")
     return tuple(steps)
@@ -185,7 +188,7 @@ def _issue(
     )
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     builder = builder.add_extension(issuer, critical=False)
-    files = files_in(folder, proxy_id)
+    files = member_files(folder, proxy_id)
     _write(files.key, _private(key), 0o600)
     _write(files.certificate, builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM), 0o644)
 
@@ -229,7 +232,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """The whole file at once, and nobody else's to read for a moment."""
+    """Replace a whole file atomically, with its final mode from the beginning."""
     fresh = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -240,4 +243,5 @@ def _write(path: Path, data: bytes, mode: int) -> None:
             os.fsync(file.fileno())
         fresh.replace(path)
     except OSError as error:
-        raise CertificateError(f"{path}: cannot be written ({error.strerror})") from error
+        rule = f"cannot be written ({str(error.strerror).lower()})"
+        raise CertificateError(f"{path}: {rule}; check the folder and its owner") from error

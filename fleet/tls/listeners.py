@@ -1,4 +1,4 @@
-"""TLS of the listeners that clients come to: how a client is met, and how another member asks."""
+"""TLS of the listeners: contexts for clients, and contexts with which members probe each other."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _VERIFY: Final = {
 
 
 def server_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
-    """How clients are met, with the files as they are now.
+    """A context for connections of clients, from the current files.
 
-    Raises: UnusableInput: a file cannot be read, is not PEM, the key is not that of the certificate, or
-            there are no such ciphers
+    Raises: UnusableInput: a file cannot be read or is not PEM, the key does not match the certificate, or
+            OpenSSL has no such cipher
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
-    context.options |= ssl.OP_NO_RENEGOTIATION  # a way to have a server work for nothing
+    context.options |= ssl.OP_NO_RENEGOTIATION  # renegotiation lets clients waste CPU time of the server
     if tls.ciphers is not None:
         set_ciphers(context, tls.ciphers)
     load_pair(context, tls.certificate, tls.key)
@@ -39,12 +39,12 @@ def server_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
 
 
 def probe_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
-    """How a member asks another one's listener.
+    """A context with which a member probes the listener of another member.
 
-    It does not verify whom it asks: it only wants to know whether a client would be answered, it says nothing
-    that is secret, and a certificate that has expired is not for the fleet to go around.
+    A probe does not verify the server. It only checks whether clients get an answer, and sends no secrets. An
+    expired certificate must not make the fleet bypass a member.
 
-    Raises: UnusableInput: as of ``server_context``
+    Raises: UnusableInput: a file cannot be read or is not PEM, or the key does not match the certificate
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -56,19 +56,19 @@ def probe_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
 
 
 def servers(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Reloading[ssl.SSLContext]]:
-    """By listener, how one member meets clients; those that are missing are plaintext."""
-    return _followed(settings, proxy_id, server_context)
+    """The contexts for clients of one member, by listener. Other listeners are plaintext."""
+    return _reloading(settings, proxy_id, server_context)
 
 
 def probes(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Reloading[ssl.SSLContext]]:
-    """By listener, how one member asks the others."""
-    return _followed(settings, proxy_id, probe_context)
+    """The contexts with which one member probes the others, by listener."""
+    return _reloading(settings, proxy_id, probe_context)
 
 
-def _followed(
+def _reloading(
     settings: Settings, proxy_id: ProxyId, make: Callable[[ListenerTlsSettings], ssl.SSLContext]
 ) -> Mapping[str, Reloading[ssl.SSLContext]]:
-    own = {name: tls.of(proxy_id) for name, tls in settings.listener_tls.items()}
+    own = {name: tls.for_member(proxy_id) for name, tls in settings.listener_tls.items()}
     return {
         name: Reloading(tls.files.values(), partial(make, tls), f"certificates of listener {name}")
         for name, tls in own.items()

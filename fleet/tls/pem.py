@@ -1,7 +1,7 @@
-"""Certificates, keys and ciphers for TLS, with errors that name the one input that is wrong.
+"""Loads certificates, keys and ciphers for TLS, with errors that name the wrong input.
 
-OpenSSL's errors name neither a file nor a field, and one call takes several inputs. So each input is loaded
-by a call of its own here, or judged by itself after the call has failed.
+OpenSSL's errors name neither a file nor a field, and one call takes several inputs. This module therefore
+loads each input by a separate call, or checks each input separately after a call has failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from fleet.core.file_faults import Fault, encoding_fault, read_fault
 
-What: TypeAlias = Literal["certificate", "private key"]
+PemKind: TypeAlias = Literal["certificate", "private key"]
 
 _BEGIN: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -23,13 +23,13 @@ _KEYSTORE: Final = b"\xfe\xed\xfe\xed"
 _DER: Final = re.compile(rb"\x30[\x80-\x84]")
 _PKCS12: Final = re.compile(rb"\x30(?:\x80|\x81.|\x82..|\x83...|\x84....)\x02\x01\x03", re.DOTALL)
 """Source: RFC 7292, section 4: a sequence that begins with the version, 3."""
-_LABELS: Final[dict[What, bytes]] = {"certificate": b"CERTIFICATE", "private key": b"PRIVATE KEY"}
-_TO_PEM: Final[dict[What, str]] = {
+_LABELS: Final[dict[PemKind, bytes]] = {"certificate": b"CERTIFICATE", "private key": b"PRIVATE KEY"}
+_TO_PEM: Final[dict[PemKind, str]] = {
     "certificate": "convert it: openssl x509 -inform der -in FILE -out FILE.pem",
     "private key": "convert it: openssl pkey -inform der -in FILE -out FILE.pem",
 }
 _TOO_WEAK: Final = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
-"""What OpenSSL calls a certificate that its security level forbids."""
+"""OpenSSL's reasons for certificates below its security level."""
 _KEY_LOG: Final = "SSLKEYLOGFILE"
 
 
@@ -37,9 +37,9 @@ class UnusableInput(ssl.SSLError):
     """One input of a TLS context cannot be used.
 
     Args:
-        field: of the section that names it.
-        value: what the section says: a path, or a list of ciphers.
-        rule, fix: as of `fleet.config.document.Problem`.
+        field: the field of the section that names the input.
+        value: the value of the field: a path, or a list of ciphers.
+        rule, fix: the rule that the input breaks, and what to write instead.
     """
 
     def __init__(self, field: str, value: object, rule: str, fix: str) -> None:
@@ -56,21 +56,21 @@ class UnusableInput(ssl.SSLError):
 def load_pair(
     context: ssl.SSLContext, certificate: Path, key: Path, fields: tuple[str, str] = ("certificate", "key")
 ) -> None:
-    """Have a side of a connection show a certificate.
+    """Load the certificate that a context presents, and its key.
 
-    Args:   fields: the names of the two in their section
-    Raises: UnusableInput: a file cannot be read, is not PEM, or the key is not that of the certificate
+    Args:   fields: the names of the two fields in their section
+    Raises: UnusableInput: a file cannot be read or is not PEM, or the key does not match the certificate
     """
     chain, private = _read(certificate, fields[0]), _read(key, fields[1])
     try:
-        context.load_cert_chain(certificate, key, password="")  # never ask a terminal
+        context.load_cert_chain(certificate, key, password="")  # never prompt on a terminal
     except ssl.SSLError as error:
         reason = _reason(error)
         if reason == "KEY_VALUES_MISMATCH":
             rule, fix = f"is not the key of {certificate}", "copy certificate and key from the same place"
             raise UnusableInput(fields[1], key, rule, fix) from error
         if reason in _TOO_WEAK:
-            rule = f"is too weak for OpenSSL here ({_words(error)})"
+            rule = f"is too weak for OpenSSL on this machine ({_words(error)})"
             fix = "issue it with SHA-256, and with an RSA key of 2048 bits or an EC key"
             raise UnusableInput(fields[0], certificate, rule, fix) from error
         if not _holds_certificates(certificate):
@@ -79,9 +79,9 @@ def load_pair(
 
 
 def load_authorities(context: ssl.SSLContext, path: Path, field: str) -> None:
-    """Have a side of a connection take certificates that these authorities have issued.
+    """Load the authorities by which a context verifies its peers.
 
-    Raises: UnusableInput: the file cannot be read, or holds no certificate
+    Raises: UnusableInput: the file cannot be read, or contains no certificate
     """
     raw = _read(path, field)
     try:
@@ -91,10 +91,10 @@ def load_authorities(context: ssl.SSLContext, path: Path, field: str) -> None:
 
 
 def verifying_context(ca: Path | None, field: str = "ca") -> ssl.SSLContext:
-    """How a server is verified, by the authorities in a file, or by those that the system trusts.
+    """A client context that verifies servers by the authorities in a file, or by those of the system.
 
-    Raises: UnusableInput: the file cannot be read, or holds no certificate; or the keys of sessions are to be
-            logged to a file that cannot be written
+    Raises: UnusableInput: the file cannot be read or contains no certificate; or SSLKEYLOGFILE names a file
+            that cannot be written
     """
     raw = b"" if ca is None else _read(ca, field)
     try:
@@ -112,58 +112,58 @@ def verifying_context(ca: Path | None, field: str = "ca") -> ssl.SSLContext:
 
 
 def set_ciphers(context: ssl.SSLContext, ciphers: str, field: str = "ciphers") -> None:
-    """Choose the ciphers for TLS 1.2.
+    """Set the ciphers for TLS 1.2.
 
-    Raises: UnusableInput: OpenSSL knows none of them
+    Raises: UnusableInput: OpenSSL knows none of the ciphers
     """
     try:
         context.set_ciphers(ciphers)
-    except (ssl.SSLError, ValueError) as error:  # the latter: a character that no list may have
-        rule = "OpenSSL knows no such cipher for TLS 1.2"
-        raise UnusableInput(field, ciphers, rule, "write a list as `openssl ciphers` takes it") from error
+    except (ssl.SSLError, ValueError) as error:  # ValueError: a character that no cipher list may contain
+        rule = "is not a list of TLS 1.2 ciphers that OpenSSL knows"
+        raise UnusableInput(field, ciphers, rule, "write a list that `openssl ciphers` accepts") from error
 
 
-def pem_fault(raw: bytes, what: What) -> Fault | None:
-    """Why a file is no certificate, or no private key, in PEM; None where nothing explains it."""
+def pem_fault(raw: bytes, kind: PemKind) -> Fault | None:
+    """Why a file is not a certificate, or not a private key, in PEM; None if no known cause applies."""
     if not raw.strip():
-        return "is empty", f"write the {what} into it"
-    return _other_format(raw, what) or _other_block(raw, what) or _broken_line(raw)
+        return "is empty", f"write the {kind} into this file"
+    return _other_format(raw, kind) or _other_block(raw, kind) or _broken_line(raw)
 
 
-def _other_format(raw: bytes, what: What) -> Fault | None:
+def _other_format(raw: bytes, kind: PemKind) -> Fault | None:
     if raw.startswith(_KEYSTORE):
         return "is a Java keystore, not PEM", "convert it: keytool -importkeystore, then openssl pkcs12"
     if _PKCS12.match(raw):
         return "is PKCS#12, not PEM", "convert it: openssl pkcs12 -in FILE -nodes -out FILE.pem"
     if _DER.match(raw):
-        return "is DER, not PEM", _TO_PEM[what]
+        return "is DER, not PEM", _TO_PEM[kind]
     return encoding_fault(raw)
 
 
-def _other_block(raw: bytes, what: What) -> Fault | None:
+def _other_block(raw: bytes, kind: PemKind) -> Fault | None:
     labels = [found[1] for found in _BEGIN.finditer(raw)]
     if not labels:
         return None
-    if not any(label.endswith(_LABELS[what]) for label in labels):
-        held = labels[0].decode().lower()
-        return f"holds a {held}, and no {what}", "name the right file"
-    if what == "private key" and (b"ENCRYPTED PRIVATE KEY" in labels or b"Proc-Type: 4,ENCRYPTED" in raw):
-        return "is encrypted", "remove its passphrase: a member starts without a person"
+    if not any(label.endswith(_LABELS[kind]) for label in labels):
+        label = labels[0].decode().lower()
+        return f"contains a {label}, but no {kind}", "name the right file"
+    if kind == "private key" and (b"ENCRYPTED PRIVATE KEY" in labels or b"Proc-Type: 4,ENCRYPTED" in raw):
+        return "is encrypted", "remove its passphrase, because a member starts unattended"
     return None
 
 
 def _broken_line(raw: bytes) -> Fault | None:
-    """OpenSSL looks for a block at the beginning of a line alone."""
+    """Why OpenSSL finds no block: it looks for blocks only at the beginning of a line."""
     if b"\n" not in raw and b"\r" in raw:
-        return "its lines end in CR alone", "save it with LF, or CR LF, at the end of each line"
+        return "its lines end in CR without LF", "save it with LF or CR LF at the end of each line"
     for found in _BEGIN.finditer(raw):
         before = raw[raw.rfind(b"\n", 0, found.start()) + 1 : found.start()]
         line = raw.count(b"\n", 0, found.start()) + 1
         if _BOM in before:
             return f"line {line} begins with a byte-order mark", "save it as UTF-8 without BOM"
         if before:
-            rule = f"line {line} has something before -----BEGIN"
-            return rule, "let -----BEGIN be at the beginning of a line"
+            rule = f"line {line} has text before -----BEGIN"
+            return rule, "move -----BEGIN to the beginning of a line"
     return None
 
 
@@ -175,7 +175,7 @@ def _read(path: Path, field: str) -> bytes:
 
 
 def _holds_certificates(path: Path) -> bool:
-    """Whether OpenSSL finds a certificate in a file, whatever it thinks of its key."""
+    """Whether OpenSSL finds a certificate in a file, regardless of the key."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except OSError:
@@ -183,13 +183,13 @@ def _holds_certificates(path: Path) -> bool:
     return True
 
 
-def _unusable(field: str, path: Path, raw: bytes, what: What, error: ssl.SSLError) -> UnusableInput:
-    other = f"is not a PEM {what} that OpenSSL can read ({_words(error)})", "name the right file"
-    return UnusableInput(field, path, *(pem_fault(raw, what) or other))
+def _unusable(field: str, path: Path, raw: bytes, kind: PemKind, error: ssl.SSLError) -> UnusableInput:
+    other = f"is not a PEM {kind} that OpenSSL can read ({_words(error)})", "name the right file"
+    return UnusableInput(field, path, *(pem_fault(raw, kind) or other))
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return getattr(error, "reason", None) or ""  # OpenSSL's own errors have one
+    return getattr(error, "reason", None) or ""  # only OpenSSL's own errors have a reason
 
 
 def _words(error: ssl.SSLError) -> str:

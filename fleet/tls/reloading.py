@@ -1,4 +1,4 @@
-"""What is made of files, and made anew when one of them has changed: certificates are replaced under way."""
+"""Values that are loaded from files and reloaded when a file changes, so that certificates can rotate."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class Reloading(Generic[T]):
-    """Something made of files.
+    """A value loaded from files.
 
     Args:
-        paths: the files; looked at (``stat``) each time.
-        make: makes it of them; raises OSError where they cannot be used.
-        what: what they are, in the log.
+        paths: the files; each ``get`` calls ``stat`` on them.
+        load: builds the value from the files; raises OSError if the files cannot be used.
+        label: the name of the value in the log.
     """
 
-    def __init__(self, paths: Iterable[Path], make: Callable[[], T], what: str) -> None:
+    def __init__(self, paths: Iterable[Path], load: Callable[[], T], label: str) -> None:
         self._paths = tuple(paths)
-        self._make = make
-        self._what = what
+        self._load = load
+        self._label = label
         self._stamp: Stamp | None = None
-        self._made: T | None = None
+        self._value: T | None = None
 
     def get(self) -> T:
-        """What the files say now.
+        """The value from the current files.
 
-        Files that have changed and do not fit each other, as in the middle of a rotation, change nothing:
-        what was made of the former ones stays in use, where there is any.
+        If the new files cannot be used, or do not match in the middle of a rotation, the previous value stays
+        in use.
 
-        Raises: OSError: the files cannot be used, and never could
+        Raises: OSError: the files could never be loaded
         """
-        stamp = self._look()
-        if stamp != self._stamp or self._made is None:
+        stamp = self._read_stamp()
+        if stamp != self._stamp or self._value is None:
             self._stamp = stamp
             try:
-                self._made = self._make()
+                self._value = self._load()
             except OSError as error:
-                if self._made is None:
+                if self._value is None:
                     raise
-                log.warning("the new %s cannot be used, the former stay: %s", self._what, error)
-        return self._made
+                log.warning("cannot load the new %s, keeping the previous one: %s", self._label, error)
+        return self._value
 
-    def _look(self) -> Stamp | None:
-        """What changes when a file does; None where one is missing."""
+    def _read_stamp(self) -> Stamp | None:
+        """Times, inodes and sizes of the files, which change with their content; None if one is missing."""
         try:
             found = [path.stat() for path in self._paths]
         except OSError:

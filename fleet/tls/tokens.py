@@ -1,4 +1,4 @@
-"""Who may ask a member's admin interface for what: one token to read, and one to write, which reads, too."""
+"""Tokens of the admin interface: one token to read, and one to write, which also allows reading."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fleet.tls.reloading import Reloading
 
 log = logging.getLogger(__name__)
 
-LEAST_LENGTH: Final = 16
-LOG_EVERY_S: Final = 60.0
-MAX_SOURCES: Final = 1000
-"""So many are told apart in the log; what others do meanwhile is counted alone."""
+MIN_TOKEN_CHARS: Final = 16
+REFUSAL_LOG_INTERVAL_S: Final = 60.0
+MAX_LOGGED_SOURCES: Final = 1000
+"""Refusals of at most N sources are logged in each interval. Refusals of other sources are only counted."""
 
 Refusal: TypeAlias = Literal["no_token", "wrong_token", "read_only", "unreadable"]
 REFUSALS: Final[tuple[Refusal, ...]] = get_args(Refusal)
@@ -31,16 +31,16 @@ _SCHEME: Final = "bearer"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tokens:
-    """The two tokens themselves."""
+    """The two tokens."""
 
     read: str
     write: str
 
     def refusal(self, authorization: str | None, writes: bool) -> Refusal | None:
-        """Why a request is refused; None where it may pass.
+        """Why a request is refused; None if the request is allowed.
 
         Args:
-            authorization: the header of that name, ``Bearer TOKEN``.
+            authorization: the header ``Authorization``, ``Bearer TOKEN``.
             writes: whether the request changes something.
         """
         scheme, _, token = (authorization or "").strip().partition(" ")
@@ -53,15 +53,15 @@ class Tokens:
         return "read_only" if writes else None
 
 
-def _equal(given: str, wanted: str) -> bool:
-    """Takes the same time wherever the two differ."""
-    return hmac.compare_digest(given.strip().encode(errors="surrogateescape"), wanted.encode())
+def _equal(presented: str, expected: str) -> bool:
+    """Compare two tokens in constant time."""
+    return hmac.compare_digest(presented.strip().encode(errors="surrogateescape"), expected.encode())
 
 
 def read_tokens(settings: TokenSettings, source: str, environ: Mapping[str, str] = os.environ) -> Tokens:
-    """The tokens as they are now.
+    """The current tokens.
 
-    Args:    source: what errors call the configuration file
+    Args:    source: the name of the configuration file in errors
     Raises:  ConfigError: every mistake, one line each, without the tokens
     """
     found, mistakes = [], []
@@ -72,13 +72,12 @@ def read_tokens(settings: TokenSettings, source: str, environ: Mapping[str, str]
             mistakes.append(str(error))
             continue
         found.append(token)
-        if len(token) < LEAST_LENGTH or not token.isascii() or " " in token:
-            rule = f"must be {LEAST_LENGTH} characters of ASCII or more, without a space"
-            mistakes.append(
-                Problem(each.line, each.path, "", rule, "use `openssl rand -hex 32`").text(source)
-            )
+        if len(token) < MIN_TOKEN_CHARS or not token.isascii() or " " in token:
+            rule = f"must be at least {MIN_TOKEN_CHARS} ASCII characters without a space"
+            fix = "create one with `openssl rand -hex 32`"
+            mistakes.append(Problem(each.line, each.path, "", rule, fix).text(source))
     if len(set(found)) == 1 < len(found):
-        rule, fix = "is the token to read, too", "make one of its own, which not everybody who reads has"
+        rule, fix = "must differ from the read token", "create a separate one with `openssl rand -hex 32`"
         mistakes.append(Problem(settings.write.line, settings.write.path, "", rule, fix).text(source))
     if mistakes:
         raise ConfigError("\n".join(mistakes))
@@ -88,25 +87,25 @@ def read_tokens(settings: TokenSettings, source: str, environ: Mapping[str, str]
 def check_tokens(
     settings: Settings, *, must_be_there: bool, environ: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
-    """Read the tokens, where there are to be any.
+    """Read the tokens, if the configuration has any.
 
-    Returns: what is not all on this machine
-    Raises:  ConfigError: as of ``read_tokens``; with ``must_be_there`` that one is not here, too
+    Returns: the sections with tokens that are not on this machine
+    Raises:  ConfigError: every mistake, one line each; with ``must_be_there`` also a missing token
     """
     tokens = settings.admin.tokens
     if tokens is None:
         return ()
-    if not must_be_there and not (tokens.read.is_here(environ) and tokens.write.is_here(environ)):
+    if not must_be_there and not (tokens.read.is_available(environ) and tokens.write.is_available(environ)):
         return ("admin.tokens",)
     read_tokens(tokens, settings.source, environ)
     return ()
 
 
 class Gate:
-    """Judges requests by the tokens as they are then; counts, and logs, whom it turns away.
+    """Checks requests against the current tokens; counts and logs the refused requests.
 
     Args:
-        source: what errors call the configuration file.
+        source: the name of the configuration file in errors.
     """
 
     def __init__(self, settings: TokenSettings, source: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -121,14 +120,15 @@ class Gate:
         try:
             self._tokens.get()
         except OSError as error:
-            log.error("nobody may ask this member until its tokens can be read: %s", error)
-        self._logged = LogLimit(LOG_EVERY_S, MAX_SOURCES)
+            log.error("admin API is closed: cannot read the tokens: %s", error)
+        self._logged = LogLimit(REFUSAL_LOG_INTERVAL_S, MAX_LOGGED_SOURCES)
         self.refused: dict[Refusal, int] = dict.fromkeys(REFUSALS, 0)
 
     def refusal(self, authorization: str | None, writes: bool, source: str) -> Refusal | None:
-        """As of ``Tokens``, or that there are none that can be used, and never were; counted.
+        """Why a request is refused; None if the request is allowed. Refusals are counted and logged.
 
-        Args:    source: the address that asks
+        Args:    source: the address of the client
+        Returns: ``unreadable`` if the tokens could never be read, else as ``Tokens.refusal``
         """
         refusal: Refusal | None
         try:
@@ -137,11 +137,11 @@ class Gate:
             refusal = "unreadable"
         if refusal is not None:
             self.refused[refusal] += 1
-            self._tell(refusal, source, time.monotonic())
+            self._log_refusal(refusal, source, time.monotonic())
         return refusal
 
     def role(self, authorization: str | None) -> Role | None:
-        """What a token is for now; None where it is none. Not counted."""
+        """The role of a token; None if the token is not valid. Refusals are not counted."""
         try:
             tokens = self._tokens.get()
         except OSError:
@@ -150,7 +150,7 @@ class Gate:
             return "write"
         return "read" if tokens.refusal(authorization, writes=False) is None else None
 
-    def _tell(self, refusal: Refusal, source: str, now_s: float) -> None:
-        """At most one line a minute for each source."""
+    def _log_refusal(self, refusal: Refusal, source: str, now_s: float) -> None:
+        """Log at most one line a minute for each source."""
         if self._logged.is_due(now_s, source):
-            log.warning("%s is refused: %s", source, refusal.replace("_", " "))
+            log.warning("admin request refused: source=%s reason=%s", source, refusal)

@@ -1,12 +1,12 @@
 """Members in network namespaces of their own, each at the end of a cable that can be pulled.
 
     with Cables(fleet) as cables:     # before the fleet starts
-        cables.pull("p2")             # nothing gets through any more, and nobody is told
+        cables.pull("p2")             # all packets are lost, without an error
         cables.plug("p2")
-        with cables.losing(20):       # one packet of twenty that comes to a member, by chance
+        with cables.losing(20):       # members randomly lose one of 20 received packets
             cables.lost()
 
-Wants root and iproute2. Brokers and clients stay where they are: there is a route to 127.77.0.0/16.
+Needs root and iproute2. Brokers and clients stay outside: a route leads to 127.77.0.0/16.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUBNET = f"10.213.{os.getpid() % 256}"
 
 
 class Unavailable(Exception):
-    """This machine makes no network namespaces."""
+    """This machine cannot create network namespaces."""
 
 
 class Cables:
@@ -48,7 +48,7 @@ class Cables:
         self._hosts = {each: f"{_SUBNET}.{10 + number}" for number, each in enumerate(fleet.members)}
 
     def pull(self, proxy_id: ProxyId) -> float:
-        """Unplug a member. Returns: the monotonic time right before."""
+        """Unplug a member. Returns: the monotonic time before, in seconds."""
         pulled_s = time.monotonic()
         _ip("link", "set", self._ports[proxy_id], "down")
         return pulled_s
@@ -58,7 +58,7 @@ class Cables:
 
     @contextmanager
     def losing(self, one_in: int) -> Iterator[None]:
-        """Have every cable lose one packet of so many that come to its member. Raises: RuntimeError"""
+        """Let every cable lose one of N packets to its member. Raises: RuntimeError"""
         with ExitStack() as stack:
             for proxy_id in self._fleet.members:
                 _run(*self._loss(proxy_id), "lose", str(one_in))
@@ -66,7 +66,7 @@ class Cables:
             yield
 
     def lost(self) -> dict[ProxyId, int]:
-        """How many packets to each member have been lost so far."""
+        """Number of lost packets, by member."""
         return {each: int(_run(*self._loss(each), "lost")) for each in self._fleet.members}
 
     def __enter__(self) -> Cables:
@@ -91,14 +91,14 @@ class Cables:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A cable goes with its namespace, too, but not before the kernel has taken that away.
+        # A cable ends with its namespace, too, but only after the kernel has removed the namespace.
         for port in (*self._ports.values(), self._switch):
             subprocess.run(["ip", "link", "del", port], capture_output=True, check=False)
         for space in self._spaces.values():
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
 
     def _lay(self, proxy_id: ProxyId) -> None:
-        """Make a namespace with one cable, and the way to the brokers."""
+        """Create a namespace with one cable, and a route to the brokers."""
         space, port = self._spaces[proxy_id], self._ports[proxy_id]
         _ip("netns", "add", space)
         _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -117,7 +117,7 @@ class Cables:
         return (*self._enter(proxy_id), sys.executable, "-m", "tests.chaos.loss")
 
     def _move_in(self) -> None:
-        """Have members bind and advertise the address at the end of their cable."""
+        """Let members bind and advertise the address at the end of their cable."""
         document = yaml.safe_load(self._fleet.config.read_text())
         document["admin"] = {"open_to_read": True}
         for proxy_id, host in self._hosts.items():
@@ -135,7 +135,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _allow_loopback(device: str, *through: str) -> None:
-    """Let packets from and to 127.0.0.0/8 pass a device."""
+    """Allow packets from and to 127.0.0.0/8 on a device."""
     _run(*through, "sh", "-c", f"echo 1 > /proc/sys/net/ipv4/conf/{device}/route_localnet")
 
 

@@ -1,4 +1,4 @@
-"""One fleet for all tests that break members, whole again before each; and clients that run through it."""
+"""Fixtures: one fleet for all tests that break members, whole before each test, and its clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import IMPATIENT, fleets, whole_again
 
 
 class Stage(Protocol):
-    """Sets clients to work through a fleet; see `tests.chaos.harness`."""
+    """Starts clients that run through a fleet; see `tests.chaos.harness`."""
 
     def __call__(
         self, fleet: LocalFleet, *, rate_per_s: int = RATE_PER_S
@@ -39,7 +39,7 @@ MEASURES = (
     "a frozen worker was killed after",
 )
 
-# A control process is back within two seconds, but not on a machine that builds something else meanwhile.
+# A control process restarts within two seconds, except on a busy machine.
 PATIENT = {**IMPATIENT, "control_grace_s": 30.0}
 
 
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what tests have measured."""
+    """Show the measurements of the tests."""
     for report in terminalreporter.getreports("passed"):
         for what, seconds in report.user_properties:
             if what in MEASURES and report.when == "call":
@@ -57,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
-    """Keeps a measure, in seconds, for the summary of the run."""
+    """Records a measurement, in seconds, for the summary of the run."""
 
     def keep(what: str, seconds: float) -> None:
         assert what in MEASURES
@@ -84,7 +84,7 @@ def fleet(_broken_fleet: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
 
 @pytest.fixture
 def stage(kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path) -> Stage:
-    """Sets clients to work through a fleet, on a topic of their own."""
+    """Starts clients that run through a fleet, on a topic of their own."""
 
     def set_up(fleet: LocalFleet, *, rate_per_s: int = RATE_PER_S) -> AbstractContextManager[Scene]:
         return under_load(fleet, kafka, make_topic(PARTITIONS), tmp_path, rate_per_s)

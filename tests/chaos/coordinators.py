@@ -1,4 +1,4 @@
-"""Takeovers that hit groups where it hurts most: at their coordinator."""
+"""Helpers for takeovers of a group coordinator's member."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.wire import Connection
 
 
 def coordinator(kafka: KafkaCluster, group: str) -> BrokerId:
-    """The broker that coordinates the group of a name, whether there is one yet or not."""
+    """The broker that coordinates a group, even if the group does not exist yet."""
     found: list[BrokerId] = []
     with Connection(kafka.endpoints[0]) as connection:
 
@@ -32,7 +32,7 @@ def coordinator(kafka: KafkaCluster, group: str) -> BrokerId:
 
 
 def with_the_coordinator_of(kafka: KafkaCluster, group: str) -> str:
-    """The name of another group, which has the same coordinator."""
+    """The name of another group with the same coordinator."""
     wanted, names = coordinator(kafka, group), (f"{group}-{number}" for number in itertools.count(1))
     return next(name for name in names if coordinator(kafka, name) == wanted)
 
@@ -44,7 +44,7 @@ def owner_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> 
 
 
 def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
-    """Kill the member that stands for the coordinator of a group. Returns: which one."""
+    """Kill the member that owns the identity of a group's coordinator. Returns: the member."""
     victim = owner_of_coordinator(fleet, kafka, group)
     tree = Tree(fleet, victim)
     fleet.kill(victim)
@@ -53,7 +53,7 @@ def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str
 
 
 def await_protocols(kafka: KafkaCluster, wanted: Mapping[str, str]) -> None:
-    """Wait until groups are at work by their protocols, as the brokers say: classic, consumer …"""
+    """Wait until the brokers report groups as stable, by protocol: classic, consumer …"""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
     def as_wanted() -> bool:

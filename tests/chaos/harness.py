@@ -1,11 +1,12 @@
-"""What every chaos test looks at: clients at work, the fleet's Metadata from outside, its generations.
+"""Harness of the chaos tests: clients under load, the fleet's Metadata from outside, its generations.
 
     with under_load(fleet, kafka, topic, tmp_path) as scene:
         killed = Tree(fleet, "p2")
         killed_at_s = fleet.kill("p2")
         scene.await_takeover("p2", killed_at_s)
 
-Leaving the block stops the clients and audits what came through: nothing lost, duplicated or out of order.
+At the end of the block the clients stop, and an audit requires that no record is lost, duplicated or out of
+order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fleet.drills.workload.checker import audit_of
 from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
 from fleet.drills.workload.prober import Prober
 from fleet.drills.workload.streams import Traffic
-from fleet.drills.workload.waiting import alongside, pauses_s
+from fleet.drills.workload.waiting import background_tasks, pauses_s
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 RATE_PER_S = 60
@@ -35,10 +36,10 @@ FLOW_LIMIT_S = 60.0
 ADVERTISED_LIMIT_S = 2.5
 COMMITTED_LIMIT_S = 5.0
 FROZEN_LIMIT_S = 7.5
-"""Five times what is promised on a quiet machine: 0.5 s to be advertised around, 1 s to be committed, and
-1.5 s where a member is frozen."""
+"""Five times the promises on a quiet machine: 0.5 s until a dead member is bypassed, 1 s until the change is
+committed, and 1.5 s if a member is frozen."""
 SLOW_LIMIT_S = 20.0
-"""For an answer over a network that is slow, or loses packets: a connection may take three tries."""
+"""Time limit of an answer over a slow or lossy network: a connection may take three attempts."""
 _ASK_EVERY_S = 0.1
 
 Owners = Mapping[BrokerId, ProxyId | None]
@@ -46,14 +47,14 @@ Owners = Mapping[BrokerId, ProxyId | None]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one member's Metadata said from a moment on, as owners."""
+    """The owners in one member's Metadata, from a moment on."""
 
     at_s: float
     owners: Owners
 
 
 class Scene:
-    """Clients that run through a fleet, and what is seen of it from outside."""
+    """Clients that run through a fleet, and observations of the fleet from outside."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Scene:
     # ------------------------------------------------------------------------------------------- clients
 
     def await_flow(self) -> None:
-        """Wait until every partition has acknowledged and delivered something from now on."""
+        """Wait until every partition has a new acknowledgement and a new delivery."""
         since_s = time.monotonic()
 
         def flows() -> bool:
@@ -93,7 +94,7 @@ class Scene:
         wait_for(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
 
     def said(self) -> list[str]:
-        """All that the clients have logged or reported so far."""
+        """All lines that the clients have logged or reported."""
         log = self.workload.log
         return log.read_text().splitlines() if log.exists() else []
 
@@ -105,7 +106,7 @@ class Scene:
 
     @contextmanager
     def closely(self) -> Iterator[None]:
-        """Look at Metadata every few milliseconds meanwhile."""
+        """Request Metadata every few milliseconds while the block runs."""
         self.prober.fast = True
         try:
             yield
@@ -113,7 +114,7 @@ class Scene:
             self.prober.fast = False
 
     def views(self, proxy_id: ProxyId, since_s: float) -> list[View]:
-        """Who stood for what in a member's Metadata: at a moment, and at each change after it."""
+        """The owners in a member's Metadata: at a moment, and at each change after it."""
         found: list[View] = []
         for change in list(self.prober.changes[proxy_id]):
             owners = {each: self.fleet.owner_of(endpoint) for each, endpoint in change.table.items()}
@@ -124,7 +125,7 @@ class Scene:
         return found
 
     def strayed_s(self, proxy_id: ProxyId, home: Owners, since_s: float) -> float:
-        """For how many seconds since a moment a member's Metadata has not said what it used to."""
+        """Seconds since a moment in which a member's Metadata differed from its former content."""
         views = self.views(proxy_id, since_s)
         ends_s = [*(view.at_s for view in views[1:]), time.monotonic()]
         return sum(
@@ -132,16 +133,16 @@ class Scene:
         )
 
     def advertised(self) -> dict[ProxyId, Owners]:
-        """What each member that runs says now."""
+        """The owners in each running member's newest Metadata."""
         return {each: self.prober.owners(each) for each in self.fleet.running}
 
     def agreed(self) -> bool:
-        """Whether the Metadata of all members that run says the same, of every identity."""
+        """Whether all running members advertise the same owner for every identity."""
         first, *others = self.advertised().values()
         return self.broker_ids <= first.keys() and all(each == first for each in others)
 
     def await_quiet(self, for_s: float, limit_s: float = 60.0, since_s: float = 0.0) -> None:
-        """Wait until no Metadata has changed for so long, nor since a moment that is so long ago."""
+        """Wait until no Metadata has changed for a given time, counted from a given moment."""
 
         def quiet() -> bool:
             newest_s = max(changes[-1].at_s for changes in self.prober.changes.values() if changes)
@@ -152,7 +153,7 @@ class Scene:
     # ---------------------------------------------------------------------------------------- ownership
 
     def member(self, role: str) -> ProxyId:
-        """The leader, or a follower that owns something."""
+        """The leader, or a follower that owns an identity."""
         leader = ""
 
         def leads() -> bool:
@@ -167,34 +168,34 @@ class Scene:
         return max(owners)
 
     def committed(self, proxy_id: ProxyId) -> dict[BrokerId, ProxyId]:
-        """The owner of each identity, as a member has it from Raft."""
+        """The committed owner of each identity, as one member reports it."""
         return {
             each.broker_id: each.committed[0]
             for each in self.fleet.ownership(proxy_id, SLOW_LIMIT_S).identities
         }
 
     def generation(self) -> int:
-        """The newest that any member that runs has."""
+        """The newest generation of any running member."""
         documents = [self.fleet.try_ownership(each) for each in self.fleet.running]
         return max(document.generation for document in documents if document is not None)
 
-    def takeover(self, teller: ProxyId, victim: ProxyId, since_s: float) -> TakeoverDocument | None:
-        """How a member tells the takeover from another one since a moment; None where it knows of none."""
-        document = self.fleet.try_ownership(teller)
-        told = document.takeovers if document is not None else ()
-        return next((t for t in told if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
+    def takeover(self, reporter: ProxyId, victim: ProxyId, since_s: float) -> TakeoverDocument | None:
+        """A member's report of the takeover from another member since a moment; None without one."""
+        document = self.fleet.try_ownership(reporter)
+        takeovers = document.takeovers if document is not None else ()
+        return next((t for t in takeovers if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
 
     def nothing_moves(self, since_s: float) -> None:
-        """Nobody's Metadata has changed since a moment, and nobody has held anybody for dead."""
-        for teller in self.fleet.members:
-            assert len(self.views(teller, since_s)) == 1
-            takeovers = self.fleet.ownership(teller, SLOW_LIMIT_S).takeovers
+        """Check that since a moment no Metadata has changed, and no member has suspected another."""
+        for reporter in self.fleet.members:
+            assert len(self.views(reporter, since_s)) == 1
+            takeovers = self.fleet.ownership(reporter, SLOW_LIMIT_S).takeovers
             assert not [each for each in takeovers if each.detected_mono_s >= since_s]
 
     def await_advertised(self, survivors: Collection[ProxyId], since_s: float, limit_s: float) -> float:
         """Wait until every survivor's Metadata has a survivor for every identity.
 
-        Returns: seconds from a moment to that, as the prober has seen it; at most `limit_s`.
+        Returns: seconds from a moment until then, by the prober's observations; at most `limit_s`.
         """
 
         def live() -> bool:
@@ -209,31 +210,31 @@ class Scene:
     def await_committed(
         self, victim: ProxyId, survivors: Collection[ProxyId], since_s: float, limit_s: float
     ) -> float:
-        """Wait until every survivor has applied that a member's identities belong to others.
+        """Wait until every survivor has applied the new owners of a member's identities.
 
-        Returns: seconds from a moment to that, as the survivors say; at most `limit_s`.
+        Returns: seconds from a moment until then, by the survivors' reports; at most `limit_s`.
         """
         took_s = 0.0
         for survivor in survivors:
-            told: list[float] = []
+            delays_s: list[float] = []
 
-            def committed(survivor: ProxyId = survivor, told: list[float] = told) -> bool:
+            def committed(survivor: ProxyId = survivor, delays_s: list[float] = delays_s) -> bool:
                 takeover = self.takeover(survivor, victim, since_s)
                 if takeover is None or takeover.committed_mono_s is None:
                     return False
-                told.append(takeover.committed_mono_s - since_s)
+                delays_s.append(takeover.committed_mono_s - since_s)
                 return True
 
             wait_for(committed, f"takeover from {victim} committed at {survivor}", limit_s + 10.0)
-            took_s = max(took_s, told[0])
+            took_s = max(took_s, delays_s[0])
         assert took_s <= limit_s, f"committed after {took_s:.2f} s"
         return took_s
 
     # --------------------------------------------------------------------------------------- background
 
     async def watch(self, stopping: asyncio.Event) -> None:
-        """Look at Metadata and generations until told to stop."""
-        async with alongside(self.prober.run(), *map(self._follow, self.fleet.members)):
+        """Observe Metadata and generations until cancelled."""
+        async with background_tasks(self.prober.run(), *map(self._follow, self.fleet.members)):
             await stopping.wait()
 
     async def _follow(self, proxy_id: ProxyId) -> None:
@@ -251,7 +252,7 @@ class Scene:
 def under_load(
     fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path, rate_per_s: int = RATE_PER_S
 ) -> Iterator[Scene]:
-    """Clients and observers at work, and in the end the audit of what came through."""
+    """Run clients and observers, and audit every record at the end."""
     scene = Scene(fleet, kafka, topic, folder, rate_per_s)
     with _watched(scene):
         scene.workload.start()
@@ -272,9 +273,9 @@ def under_load(
 
 @contextmanager
 def at_work(clients: Sequence[Client], kafka: KafkaCluster, *, silent: bool = True) -> Iterator[None]:
-    """Clients of whose records none is lost, repeated or out of order.
+    """Run clients, and require that no record is lost, repeated or out of order.
 
-    Args: silent: whether they report no error meanwhile.
+    Args: silent: whether the clients must report no error.
     """
     try:
         for client in clients:
@@ -293,7 +294,7 @@ def at_work(clients: Sequence[Client], kafka: KafkaCluster, *, silent: bool = Tr
 
 
 def await_flow(clients: Sequence[Client]) -> None:
-    """Wait until every partition of every client has acknowledged and delivered something from now on."""
+    """Wait until every partition of every client has a new acknowledgement and a new delivery."""
     since_s = time.monotonic()
 
     def flows() -> bool:
@@ -306,7 +307,7 @@ def await_flow(clients: Sequence[Client]) -> None:
 
 @contextmanager
 def _watched(scene: Scene) -> Iterator[None]:
-    """Run a scene's observers in a thread with a loop of their own: the tests block, and they must not."""
+    """Run a scene's observers on an event loop in a thread of their own, because the tests block."""
     loop = asyncio.new_event_loop()
     stopping = asyncio.Event()
     failures: list[BaseException] = []
@@ -331,8 +332,8 @@ def _watched(scene: Scene) -> Iterator[None]:
 
 
 def is_whole(fleet: LocalFleet) -> bool:
-    """Whether every member is connected to every other one, and holds it for alive."""
-    documents = [fleet.try_ownership(teller) for teller in fleet.members]
+    """Whether every member is connected to every other member and considers it alive."""
+    documents = [fleet.try_ownership(reporter) for reporter in fleet.members]
     return all(
         document is not None
         and all(
@@ -345,14 +346,14 @@ def is_whole(fleet: LocalFleet) -> bool:
 
 
 def hold(until_s: float, check: Callable[[], None]) -> None:
-    """Leave everything as it is until a moment, and look at it meanwhile."""
+    """Wait until a moment, and observe the fleet meanwhile."""
     while time.monotonic() < until_s:
         check()
         time.sleep(0.2)
 
 
 def becomes(condition: Callable[[], object], limit_s: float, *, every_s: float | None = None) -> bool:
-    """Wait until a condition holds. Returns: whether it does, in time."""
+    """Wait until a condition holds. Returns: whether it holds in time."""
     deadline_s, pauses = time.monotonic() + limit_s, pauses_s()
     while not condition():
         if time.monotonic() >= deadline_s:
@@ -364,5 +365,5 @@ def becomes(condition: Callable[[], object], limit_s: float, *, every_s: float |
 def wait_for(
     condition: Callable[[], object], what: str, limit_s: float = 30.0, *, every_s: float | None = None
 ) -> None:
-    """Wait until a condition holds; fails the test where it does not in time."""
+    """Wait until a condition holds. Fails the test if it does not hold in time."""
     assert becomes(condition, limit_s, every_s=every_s), f"{what}: not within {limit_s:g} s"

@@ -1,11 +1,12 @@
-"""Has the kernel lose packets by chance that have come to one network namespace.
+"""Makes the kernel lose received packets of one network namespace at random.
 
-    nsenter --net=… python -m tests.chaos.loss lose 20      # one of twenty
-    nsenter --net=… python -m tests.chaos.loss lost         # how many so far
+    nsenter --net=… python -m tests.chaos.loss lose 20      # one of 20
+    nsenter --net=… python -m tests.chaos.loss lost         # the number of lost packets
     nsenter --net=… python -m tests.chaos.loss heal
 
-By a rule of nftables, set through netlink: it needs root, and no program. A program of its own, because what
-is done to a network is done to the namespace of the process. Not of what goes out: a sender is told of that.
+A rule of nftables, set through netlink, drops the packets: it needs root, but no other program. This module
+is a program because a process changes the network of its own namespace. Only received packets are dropped,
+because the kernel reports dropped outgoing packets to the sender.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def heal(nft: NFTables) -> None:
 
 
 def _by_chance(one_in: int) -> list[Any]:
-    """A number below `one_in`; goes on, and counts, where it is 0."""
+    """Draw a random number below `one_in`. The rule continues, and counts, only if it is 0."""
     number = {"dreg": REGISTER, "modulus": one_in, "type": RANDOM, "offset": 0}
     nothing = {"attrs": [("NFTA_DATA_VALUE", bytes(4))]}
     return [
@@ -51,7 +52,7 @@ def _by_chance(one_in: int) -> list[Any]:
 
 
 def _expression(name: str, prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    """As pyroute2's `genex`, where the kernel's names of attributes do not begin with the expression's."""
+    """pyroute2's `genex` for expressions whose attribute names do not begin with the expression's name."""
     attributes = [(f"NFTA_{prefix}_{key.upper()}", value) for key, value in values.items()]
     return {"attrs": [("NFTA_EXPR_NAME", name), ("NFTA_EXPR_DATA", {"attrs": attributes})]}
 

@@ -1,10 +1,10 @@
-"""What a service manager is to an operator: members are restarted by it on a word, from outside this process.
+"""A stand-in for a service manager: commands of other processes restart members through it.
 
     with Manager(fleet, tmp_path) as manager:
         subprocess.Popen([..., "--command", manager.command])
         manager.serve_while(lambda: process.poll() is None)
 
-Members have to be started from the main thread (see `drills.cluster.spawn`), so that is where it serves.
+Members must be started from the main thread (see `fleet.drills.cluster.spawn`): the manager serves there.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Deed = Callable[[ProxyId], None]
 
 
 class Manager:
-    """Restarts and starts members of a fleet when a command says so.
+    """Starts and restarts members of a fleet when a command requests it.
 
     Args:
-        folder: for the socket.
-        deeds: what else it does, each by the verb that asks for it.
+        folder: folder of the socket.
+        deeds: further actions, by the verb that requests them.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Manager:
 
     @property
     def command(self) -> str:
-        """What an operator would give as ``--command``."""
+        """A value of ``--restart-command``."""
         return self.command_to("restart")
 
     def command_to(self, verb: str) -> str:
-        """What an operator would give to have something done to a member, such as `start`."""
+        """A command template that requests an action on a member, such as `start`."""
         return shlex.join([sys.executable, "-c", _ASK, str(self._path), f"{verb} {{proxy_id}}"])
 
     def serve_while(self, condition: Callable[[], bool]) -> None:
-        """Do what commands say, for as long as the condition holds."""
+        """Serve the commands while a condition holds."""
         while condition():
             try:
                 asker, _ = self._socket.accept()

@@ -1,4 +1,4 @@
-"""Networks between members, their clients and the brokers that can be broken: all leads through Toxiproxy."""
+"""Networks between members, clients and brokers that tests can break, by Toxiproxy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.seeded.schedule import Direction
 
 
 class Network:
-    """The links of a fleet's members, each by the two that it joins."""
+    """The links between a fleet's members, each by its two members."""
 
     def __init__(self, between: Toxiproxy, fleet: LocalFleet) -> None:
         self._between = between
@@ -28,15 +28,15 @@ class Network:
         self._pairs = list(combinations(fleet.members, 2))
 
     def cut(self, one: ProxyId, other: ProxyId) -> None:
-        """Close a link, and let nobody open it again."""
+        """Close a link, and refuse new connections."""
         self._between.peer_link(one, other).proxy.disable()
 
     def swallow(self, one: ProxyId, other: ProxyId) -> None:
-        """Let a link stand, and whatever is sent over it vanish, in both directions."""
+        """Keep a link open, and drop all bytes in both directions."""
         self._between.poison([self._between.peer_link(one, other)], "timeout", {"timeout": 0}, "both")
 
     def deafen(self, one: ProxyId, other: ProxyId) -> None:
-        """Let a link stand, and whatever the other sends to the one vanish; what the one sends arrives."""
+        """Keep a link open, and drop all bytes from the second member to the first."""
         link = self._between.peer_link(one, other)
         heard = Link(link.proxy, link.at, dials=one > other)
         self._between.poison([heard], "timeout", {"timeout": 0}, "in")
@@ -44,19 +44,19 @@ class Network:
     def worsen(
         self, victim: ProxyId, toxic: str, attributes: dict[str, int], direction: Direction = "both"
     ) -> None:
-        """Have a member's links to its peers be bad in some way."""
-        self.mend()
+        """Impair a member's links to its peers."""
+        self.heal()
         self._between.poison(self._between.peer_links(victim), toxic, attributes, direction)
 
-    def mend(self) -> None:
-        """Bring everything back in order."""
+    def heal(self) -> None:
+        """Heal every link."""
         links = [self._between.peer_link(one, other) for one, other in self._pairs]
         self._between.heal(links)
         for link in links:
             link.proxy.enable()
 
     def prove_of_links(self, victim: ProxyId, proof: Proof) -> None:
-        """A member's links to its peers are bad in some way: each of them."""
+        """Check that each of a member's links to its peers is impaired."""
         for peer in self._fleet.members:
             if peer != victim:
                 dialling = max(victim, peer)
@@ -65,18 +65,18 @@ class Network:
 
 
 class Surroundings:
-    """Everything around each member: its links to the others, and the addresses that it advertises."""
+    """Each member's links to the others, and its advertised addresses."""
 
     def __init__(self, between: Toxiproxy) -> None:
         self._between = between
         self._broken: list[Link] = []
 
     def swallow(self, victim: ProxyId, direction: Direction) -> None:
-        """Let whatever goes to a member, or comes from it, vanish: from its peers and its clients."""
+        """Drop all bytes between a member and its peers and clients."""
         self._poison([*self._links(victim), *self._doors(victim)], "timeout", {"timeout": 0}, direction)
 
     def silence_doors(self, victim: ProxyId) -> None:
-        """Let a member's advertised addresses take connections, and do nothing with them."""
+        """Let a member's advertised addresses accept connections without an answer."""
         self._poison(self._doors(victim), "timeout", {"timeout": 0}, "both")
 
     def shut_doors(self, victim: ProxyId) -> None:
@@ -86,30 +86,30 @@ class Surroundings:
             door.proxy.disable()
 
     def delay(self, victim: ProxyId, latency_s: float) -> None:
-        """Have everything to and from a member take so long, in each direction."""
-        self.mend()
+        """Delay all bytes to and from a member, in each direction."""
+        self.heal()
         links = [*self._links(victim), *self._doors(victim)]
         self._poison(links, "latency", {"latency": int(latency_s * 1000)}, "both")
 
     def hang_up(self, victim: ProxyId) -> None:
-        """Close a member's links to all others; they may be dialled again at once."""
+        """Close a member's links to all others. New connections are possible at once."""
         for link in self._links(victim):
             link.proxy.disable()
             link.proxy.enable()
 
-    def mend(self) -> None:
-        """Bring everything back in order."""
+    def heal(self) -> None:
+        """Heal every link."""
         self._between.heal(self._broken)
         for link in self._broken:
             link.proxy.enable()
         self._broken = []
 
     def prove_black(self, victim: ProxyId) -> None:
-        """Nothing is answered where clients reach a member."""
+        """Check that a member's client addresses do not answer."""
         asyncio.run(prove_black(self._doors(victim)[0]))
 
     def prove_slow(self, victim: ProxyId, latency_s: float) -> None:
-        """A member's clients, and its peers, wait for it so long."""
+        """Check that a member's clients and peers wait at least this long."""
         assert asyncio.run(time_of_answer(self._doors(victim)[0])) >= 2 * latency_s
         for link in self._links(victim):
             assert asyncio.run(time_of_hanging_up(link)) >= latency_s
@@ -133,7 +133,7 @@ async def _prove(proof: Proof, link: Link, hello: Hello) -> None:
 
 @contextmanager
 def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
-    """Put a Toxiproxy between each two members of a fleet that has not been started yet."""
+    """Put Toxiproxy between each pair of members. Call it before the fleet starts."""
     with toxiproxy(folder) as between:
         between.put_between_members(fleet)
         yield Network(between, fleet)
@@ -141,7 +141,7 @@ def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
 
 @contextmanager
 def surrounded(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
-    """Start a fleet whose members are reached through Toxiproxy alone, by clients and by each other."""
+    """Start a fleet whose members are reachable only through Toxiproxy."""
     with toxiproxy(folder) as between:
         between.put_before_members(fleet)
         between.put_between_members(fleet)
@@ -156,7 +156,7 @@ def surrounded(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
 def surrounded_fleet(
     kafka: KafkaCluster, folder: Path, timing: Mapping[str, float]
 ) -> Iterator[tuple[LocalFleet, Surroundings]]:
-    """Three members that are."""
+    """Three members whose addresses lead through Toxiproxy."""
     fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=timing)
     with surrounded(fleet, folder) as around:
         yield fleet, around

@@ -1,4 +1,4 @@
-"""Programs in Java that are more than a client: Kafka Streams and Kafka Connect."""
+"""Java programs that are more than a client: Kafka Streams and Kafka Connect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.bootstrap import KAFKA_CLIENTS
 
 @contextmanager
 def at_work(folder: Path, java_class: str, settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that takes a file of properties; told to end in the end, and left half a minute for it."""
+    """Run a program with a file of properties. At the end it gets SIGTERM, and half a minute to stop."""
     logging, properties = folder / "log4j2.properties", folder / "program.properties"
     logging.write_text(LOGGING)
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -32,7 +32,7 @@ def at_work(folder: Path, java_class: str, settings: Mapping[str, str]) -> Itera
 
 @contextmanager
 def topics_of(kafka: KafkaCluster, prefix: str) -> Iterator[None]:
-    """What begins with a prefix is removed in the end, whoever made it."""
+    """Delete topics and groups with a prefix at the end."""
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""One member alone cannot reach one broker, which lives; the others can, and it reaches the others.
+"""One member cannot reach one running broker. The other member can, and the other brokers are reachable.
 
-The two members reach the brokers by different listeners, and Toxiproxy is in the way of the one of p2 only.
+The two members use different listeners of the brokers. Only the listener of p2 leads through Toxiproxy.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ pytestmark = pytest.mark.size("test-all")
 
 VICTIM, OTHER = "p2", "p1"
 MOVED_LIMIT_S = 15.0
-"""Five times what is measured on a quiet machine."""
+"""Five times the measurement on a quiet machine."""
 BACK_LIMIT_S = 30.0
 BLINKS = 4
 LATENCY_MS = 100
 PRODUCER_LIMIT_S = 90.0
 FEW = 6
-"""Partitions: two of each broker."""
+"""Number of partitions: two for each broker."""
 QUIET_S = 3.0
-"""Longer than all must be steady before identities move for balance."""
+"""Longer than members must be steady before identities move for balance."""
 
 
 @pytest.fixture(scope="module")
 def away(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalFleet, Toxiproxy]]:
-    """Two members, one of which reaches the brokers through Toxiproxy."""
+    """Two members. p2 reaches the brokers through Toxiproxy."""
     folder = tmp_path_factory.mktemp("away")
     fleet = LocalFleet(folder / "fleet", kafka.endpoints, 2, timing=PATIENT)
     fleet.reach_brokers_at(VICTIM, list(AWAY.values()))
@@ -72,20 +72,20 @@ def swallow(network: Toxiproxy, link: Link) -> None:
     asyncio.run(prove_black(link))
 
 
-def mend(network: Toxiproxy, link: Link) -> None:
+def heal(network: Toxiproxy, link: Link) -> None:
     network.heal([link])
     link.proxy.enable()
 
 
 @pytest.mark.parametrize("breaks", [refuse, swallow])
-def test_an_identity_moves_to_who_can_reach_its_broker_and_the_others_stay(
+def test_only_the_identity_of_an_unreachable_broker_moves(
     away: tuple[LocalFleet, Toxiproxy],
     kafka: KafkaCluster,
     stage: Stage,
     note: Note,
     breaks: Callable[[Toxiproxy, Link], None],
 ) -> None:
-    """Found: workers dialled the brokers where another member had been told of them, not where theirs had."""
+    """Found: workers dialled addresses of brokers that another member had learned, not their own."""
     fleet, network = away
     fleet.await_ready()
     give_most_to(fleet, VICTIM, frozenset(kafka.brokers))
@@ -112,17 +112,17 @@ def test_an_identity_moves_to_who_can_reach_its_broker_and_the_others_stay(
         assert cannot_reach(fleet, VICTIM) == {lost}
         assert cannot_reach(fleet, OTHER) == set()
 
-        generation, mended_s = scene.generation(), time.monotonic()
-        mend(network, link)
+        generation, healed_s = scene.generation(), time.monotonic()
+        heal(network, link)
         wait_for(lambda: not cannot_reach(fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
-        # It may own it again, and nothing moves for that: the loads are even.
+        # The member may own the identity again, but nothing moves: the loads are even.
         scene.await_quiet(QUIET_S)
         assert scene.generation() == generation
-        assert [[view.owners for view in views] for views in all_views(scene, mended_s)] == [[after], [after]]
+        assert [[view.owners for view in views] for views in all_views(scene, healed_s)] == [[after], [after]]
 
 
 def give_most_to(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> None:
-    """Have a member own two of three identities: it may lose one of them without a move for balance."""
+    """Let a member own two of three identities, so that it may lose one without a move for balance."""
     fleet.await_settled(broker_ids)
     if owned(fleet, proxy_id) < 2:
         urls = [f"http://{fleet.settings.member(OTHER).admin}"]
@@ -137,12 +137,12 @@ def owned(fleet: LocalFleet, proxy_id: ProxyId) -> int:
 
 
 def blink(scene: Scene, network: Toxiproxy, link: Link, owners: dict[BrokerId, ProxyId]) -> None:
-    """A link that breaks now and then for a moment moves nothing."""
+    """A link that breaks briefly from time to time causes no move."""
     since_s = time.monotonic()
     for _ in range(BLINKS):
         refuse(network, link)
         wait_for(lambda: cannot_reach(scene.fleet, VICTIM) == {broker_of(link)}, "a broker not reached")
-        mend(network, link)
+        heal(network, link)
         wait_for(lambda: not cannot_reach(scene.fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
     assert [[view.owners for view in views] for views in all_views(scene, since_s)] == [[owners], [owners]]
 
@@ -156,7 +156,7 @@ def all_views(scene: Scene, since_s: float) -> list[list[View]]:
 
 
 def dials(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, Endpoint]:
-    """Where a member reaches the brokers."""
+    """The addresses at which a member reaches the brokers."""
     return {each.broker_id: Endpoint(each.host, each.port) for each in fleet.ownership(proxy_id).brokers}
 
 
@@ -164,15 +164,15 @@ def cannot_reach(fleet: LocalFleet, proxy_id: ProxyId) -> set[BrokerId]:
     return {each.broker_id for each in fleet.ownership(proxy_id).brokers if each.up is False}
 
 
-def test_a_drain_repeats_no_record_of_a_producer_that_is_not_idempotent(
+def test_drain_repeats_no_record_without_idempotence(
     away: tuple[LocalFleet, Toxiproxy],
     kafka: KafkaCluster,
     make_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    """Found: its connection to one broker ended, and Metadata had it drop the other one with all in flight.
+    """Found: after its connection to one broker ended, Metadata made the producer drop the other connection.
 
-    With a slow broker there always is something in flight: the fast one's connection has to wait.
+    With a slow broker a request is always in flight: the connection to the fast broker has to wait.
     """
     fleet, network = away
     fleet.await_ready()
@@ -210,7 +210,7 @@ def test_a_drain_repeats_no_record_of_a_producer_that_is_not_idempotent(
 
 
 def connected(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: BrokerId) -> int:
-    """How many connections a process has to identities' ports of a member."""
+    """Number of connections of a process to a member's identity ports."""
     member = fleet.settings.member(proxy_id).advertised(fleet.settings)
     ports = {member.endpoint(LISTENER, each) for each in broker_ids}
     found = psutil.Process(pid).net_connections("tcp")
@@ -222,7 +222,7 @@ def connected(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: Broke
 
 
 def arrived(kafka: KafkaCluster, topic: str) -> int:
-    """How many records a topic holds."""
+    """Number of records in a topic."""
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic})
     try:
         return sum(reader.get_watermark_offsets(TopicPartition(topic, each), 10.0)[1] for each in range(FEW))

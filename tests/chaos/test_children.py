@@ -1,4 +1,4 @@
-"""Deaths inside a member: its supervisor replaces what died, and the fleet hardly notices."""
+"""Deaths of a member's child processes: the supervisor replaces them, and the fleet hardly notices."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FROZEN_LIMIT_S = 10.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_a_control_process_is_replaced_and_nobody_takes_over(
+def test_killed_control_process_causes_no_takeover(
     fleet: LocalFleet, stage: Stage, number: signal.Signals
 ) -> None:
-    """Of the leader, because that also costs an election."""
+    """The victim is the leader, because its death also costs an election."""
     with stage(fleet) as scene:
         victim = scene.member("leader")
         before, generation = scene.committed(victim), scene.generation()
@@ -67,7 +67,7 @@ def test_a_control_process_is_replaced_and_nobody_takes_over(
 def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
     fleet: LocalFleet, kafka: KafkaCluster, stage: Stage, note: Note
 ) -> None:
-    """Its event loop stands still, whatever the reason; the processes beside it run."""
+    """The worker's event loop is blocked, and the member's other processes run."""
     with stage(fleet) as scene:
         victim = scene.member("follower")
         survivors = [each for each in fleet.members if each != victim]
@@ -81,13 +81,13 @@ def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
             wait_for(partial(is_gone, tree.worker), "the end of the frozen worker", FROZEN_LIMIT_S)
             gone_s = time.monotonic()
             note("a frozen worker was killed after", time.monotonic() - frozen_s)
-            # Where its clients, whose connections have been reset, ask for Metadata.
+            # The member at which clients with reset connections request Metadata.
             for survivor in survivors:
                 wait_for(
                     partial(has_gone_around, scene, survivor, victim, frozen_s), "an address that serves"
                 )
                 note("advertised after", gone_around_s(scene, survivor, victim, frozen_s)[0] - frozen_s)
-            # There go its clients, and not to the worker that replaces it: that has not served anybody yet.
+            # The clients move there, and not to the new worker, which has not served any client yet.
             with ExitStack() as held:
                 passed = partial(pass_meanwhile, held, scene, partitions, gone_s, victim, tree.worker)
                 wait_for(passed, "records through the others")
@@ -109,7 +109,7 @@ def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
 
 
 def behind(scene: Scene, kafka: KafkaCluster, proxy_id: ProxyId) -> set[int]:
-    """The partitions whose leader a member stands for."""
+    """The partitions whose leader's identity a member owns."""
     topic = scene.workload.spec.topic
     found = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(topic).topics[topic]
     owners = scene.committed(proxy_id)
@@ -128,8 +128,7 @@ def pass_meanwhile(
 ) -> bool:
     """Whether a record of each partition has been acknowledged and then received since a moment.
 
-    A worker that takes the former one's place meanwhile is stopped before it can serve, and for as long as
-    the stack is open.
+    A replacement worker is stopped before it can serve, until the stack closes.
     """
     now = try_tree(scene.fleet, victim)
     if now is not None and now.worker != former and not is_stopped(now.worker):
@@ -144,10 +143,10 @@ def pass_meanwhile(
     return {partition for partition, _ in acknowledged & received} >= set(partitions)
 
 
-def gone_around_s(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
-    """When, since a moment, a member's Metadata has come to be without another one."""
-    return [view.at_s for view in scene.views(teller, since_s) if victim not in view.owners.values()]
+def gone_around_s(scene: Scene, reporter: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
+    """The time since a moment at which a member's Metadata stopped naming another member."""
+    return [view.at_s for view in scene.views(reporter, since_s) if victim not in view.owners.values()]
 
 
-def has_gone_around(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> bool:
-    return bool(gone_around_s(scene, teller, victim, since_s))
+def has_gone_around(scene: Scene, reporter: ProxyId, victim: ProxyId, since_s: float) -> bool:
+    return bool(gone_around_s(scene, reporter, victim, since_s))

@@ -1,4 +1,4 @@
-"""The wall clock of one member jumps, forth and back, and nothing comes of it."""
+"""The wall clock of one member jumps forwards and backwards, without any effect on the fleet."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.size("test-all")
 HOUR_S: Final = 3600.0
 DAY_S: Final = 24 * HOUR_S
 JUMPS_S: Final = {"leader": (HOUR_S, -2 * HOUR_S), "follower": (DAY_S, -DAY_S - HOUR_S)}
-"""One after the other, within the certificates' validity, which begins an hour before they were made. What is
-stamped as more than an hour from now Kafka refuses, unless its topic says otherwise."""
+"""Offsets of consecutive jumps, within the certificates' validity, which begins an hour before their
+creation. By default Kafka refuses records with a time more than an hour in the future."""
 WORK: Final = 2 * RATE_PER_S
-"""How many records are acknowledged between a jump and the next look."""
+"""Number of records that are acknowledged between a jump and the next check."""
 APART_S: Final = 60.0
-"""More than a look at a clock takes on a busy machine, and far less than a jump."""
+"""Longer than reading a clock takes on a busy machine, and much shorter than a jump."""
 WHOLE_LIMIT_S: Final = 30.0
 CALM: Final = {
     **PATIENT,
@@ -46,12 +46,12 @@ CALM: Final = {
     "election_max_s": 4.0,
     "leader_fallback_s": 5.0,
 }
-"""A busy machine brings about nothing that must not come of a jump; an hour would end these as well."""
+"""Time-outs that a busy machine does not reach, but a jump of an hour would."""
 PREFIX: Final = "events-clock."
 
 
 class Clock:
-    """The wall clock of a member's processes: ahead of the machine's by seconds, and these may change."""
+    """The wall clock of a member's processes, ahead of the machine's clock by a variable offset."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -60,7 +60,7 @@ class Clock:
 
     @property
     def through(self) -> tuple[str, ...]:
-        """What a member has to be started through. No other clock changes, nor the times of files."""
+        """The command that starts a member. No other clock, and no time of a file, changes."""
         return (
             "env",
             f"LD_PRELOAD={FAKETIME}",
@@ -71,7 +71,7 @@ class Clock:
         )
 
     def set(self, ahead_s: float) -> None:
-        """Have the clock jump, for all processes at once."""
+        """Let the clock jump for all processes at once."""
         self.ahead_s = ahead_s
         beside = self._file.with_suffix(".new")
         beside.write_text(f"{ahead_s:+.0f}")
@@ -83,7 +83,7 @@ Jumpy = tuple[LocalFleet, Surroundings, Mapping[ProxyId, Clock]]
 
 @pytest.fixture
 def jumpy(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Jumpy]:
-    """Three members with clocks of their own and secured links, which lead through Toxiproxy."""
+    """Three members with clocks of their own, and secured links through Toxiproxy."""
     fleet = LocalFleet(
         tmp_path / "fleet",
         kafka.endpoints,
@@ -99,11 +99,11 @@ def jumpy(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Jumpy]:
         yield fleet, around, clocks
 
 
-def test_a_clock_that_jumps_moves_nothing(jumpy: Jumpy, kafka: KafkaCluster, stage: Stage) -> None:
-    """Of the leader, then of a follower: no move, no election, and new links and events as before.
+def test_clock_jump_causes_no_takeover(jumpy: Jumpy, kafka: KafkaCluster, stage: Stage) -> None:
+    """First the leader's clock jumps, then a follower's: no move and no election; new links and events work.
 
-    Found: where a clock was more than an hour ahead, Kafka took no event of that member any more; and events
-    told that traffic had passed for as long as the jump.
+    Found: Kafka accepted no event of a member whose clock was more than an hour ahead, and events reported
+    traffic for the length of the jump.
     """
     fleet, around, clocks = jumpy
     with stage(fleet) as scene:
@@ -136,7 +136,7 @@ def test_a_clock_that_jumps_moves_nothing(jumpy: Jumpy, kafka: KafkaCluster, sta
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What has to stay as it is, as one member has it."""
+    """The state that must not change, as one member reports it."""
 
     term: int
     generation: int
@@ -157,7 +157,7 @@ def has_a_clock_of_its_own(process: psutil.Process) -> bool:
 
 
 def do_work(scene: Scene) -> None:
-    """Have clients do their work for a while."""
+    """Let clients run for a while."""
     seen = scene.workload.acknowledgements()
     before = sum(1 for _ in seen.read())
     total = before
@@ -173,14 +173,14 @@ def do_work(scene: Scene) -> None:
 
 
 def prove_clock(fleet: LocalFleet, proxy_id: ProxyId, clock: Clock) -> None:
-    """A member says the time that its clock is to show, and its monotonic clock is everybody's."""
+    """Check that a member reports the time of its own clock, and the machine's monotonic clock."""
     document = fleet.ownership(proxy_id, SLOW_LIMIT_S)
     assert abs(document.now_ms / 1000.0 - clock.ahead_s - time.time()) < APART_S
     assert abs(document.now_mono_s - time.monotonic()) < APART_S
 
 
 def has_told(kafka: KafkaCluster, proxy_id: ProxyId, clock: Clock, since_s: float) -> bool:
-    """Whether Kafka has events of what a member's worker has counted since a moment, by its own clock."""
+    """Whether Kafka has events with counts of a member's worker since a moment, by the member's clock."""
     traffic = [each for each in told(kafka, f"{PREFIX}traffic", TrafficEvent) if each.told_by == proxy_id]
     assert all(0 < each.period_ms < APART_S * 1000.0 for each in traffic)
     by_id = {each.id: each for each in traffic}

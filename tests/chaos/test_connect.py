@@ -1,4 +1,4 @@
-"""Kafka Connect, distributed: lines go from a file by a topic to a file, exactly once, in a takeover too."""
+"""Distributed Kafka Connect copies lines from file to topic to file, exactly once, in a takeover."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FLOWS = 400
 
 
 class Rest:
-    """What a worker is asked and told."""
+    """A request to a worker, and its answer."""
 
     def __init__(self, port: int) -> None:
         self.listener = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> Any:
-        """None where there is nobody, or nothing, yet."""
+        """The answer; None if there is no worker or no result yet."""
         try:
             with urllib.request.urlopen(self.listener + path, timeout=LIMIT_S) as answer:
                 return json.load(answer)
@@ -53,13 +53,13 @@ class Rest:
             assert answer.status == 201
 
     def runs(self, name: str) -> bool:
-        """Whether its one task is at work."""
+        """Whether the connector's only task is running."""
         status = self.get(f"/connectors/{name}/status")
         return status is not None and [task["state"] for task in status["tasks"]] == ["RUNNING"]
 
 
 class Writer:
-    """A file that gets longer, line by line, in a thread of its own."""
+    """A file that grows line by line, in a thread of its own."""
 
     def __init__(self, path: Path) -> None:
         self.written = 0
@@ -84,7 +84,7 @@ class Writer:
 
 
 @pytest.mark.proves("Kafka Connect", "produce", "classic group", "transactions", "takeover")
-def test_every_line_arrives_once_and_in_turn(
+def test_every_line_arrives_once_and_in_order(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     source, sink, topic = tmp_path / "source", tmp_path / "sink", make_topic(partitions=1)

@@ -1,4 +1,4 @@
-"""A real control process as a server: strangers hold what they can at its admin and peer ports, and wait."""
+"""A real control process as a server: strangers hold connections to its admin and peer ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.size("test-all")
 VICTIM, PEER = "p1", "p2"
 STRANGERS = 1000
 ANSWER_LIMIT_S = 20.0
-"""An answer is promised within a second of a quiet machine."""
+"""The promise on a quiet machine is one second."""
 LINK_LIMIT_S = 60.0
 MAX_FILES = 512
 MAX_GROWTH_BYTES = 64 << 20
@@ -36,13 +36,13 @@ HALF_HANDSHAKE = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 class Strangers:
-    """Connections that are opened and then left alone."""
+    """Open connections, and leave them idle."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
 
     def connect(self, endpoint: Endpoint, count: int, say: bytes = b"") -> list[socket.socket]:
-        """Open connections, and say something on each."""
+        """Open connections, and send bytes on each."""
         opened = []
         for _ in range(count):
             sock = self._stack.enter_context(socket.create_connection((endpoint.host, endpoint.port), 30.0))
@@ -50,7 +50,7 @@ class Strangers:
             try:
                 sock.sendall(say)
             except (BrokenPipeError, ConnectionResetError):
-                continue  # it has had to make room already
+                continue  # the server has had to close connections already
         return opened
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def settled_rss_bytes(fleet: LocalFleet) -> int:
     return int(Tree(fleet, VICTIM).control.memory_info().rss)
 
 
-def test_half_open_requests_keep_nobody_out(fleet: LocalFleet, strangers: Strangers) -> None:
+def test_half_open_requests_block_no_other_client(fleet: LocalFleet, strangers: Strangers) -> None:
     rss_bytes = settled_rss_bytes(fleet)
     mine = fleet.settings.member(VICTIM)
     strangers.connect(mine.admin, STRANGERS, HALF_REQUEST)
@@ -105,8 +105,8 @@ def test_half_open_requests_keep_nobody_out(fleet: LocalFleet, strangers: Strang
     assert_nobody_is_suspected(fleet)
 
 
-def test_idle_connections_keep_nobody_out(fleet: LocalFleet, strangers: Strangers) -> None:
-    """Neither who asks, nor a member that returns, nor a control process that takes the place of another."""
+def test_idle_connections_block_no_other_client(fleet: LocalFleet, strangers: Strangers) -> None:
+    """Idle connections block no client, no returning member and no new control process."""
     rss_bytes = settled_rss_bytes(fleet)
     mine = fleet.settings.member(VICTIM)
 
@@ -150,7 +150,7 @@ def is_linked(fleet: LocalFleet) -> bool:
 
 
 def ask_live(fleet: LocalFleet, token: str | None) -> tuple[http.client.HTTPConnection, int]:
-    """A stream of which nothing but its status has been read."""
+    """A stream whose status has been read, but no event."""
     admin = fleet.settings.member(VICTIM).admin
     if token is None:
         connection = http.client.HTTPConnection(admin.host, admin.port, timeout=30.0)
@@ -167,7 +167,7 @@ def read_token(fleet: LocalFleet) -> str | None:
     return file.read_text() if file.exists() else None
 
 
-def test_silent_watchers_keep_nobody_out(fleet: LocalFleet) -> None:
+def test_silent_watchers_block_no_other_client(fleet: LocalFleet) -> None:
     rss_bytes = settled_rss_bytes(fleet)
     watchers = [ask_live(fleet, read_token(fleet)) for _ in range(MAX_WATCHERS + 8)]
     assert [status for _, status in watchers] == [200] * MAX_WATCHERS + [503] * 8

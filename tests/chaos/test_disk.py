@@ -1,6 +1,4 @@
-"""Disks that are full or read-only, and journals that are torn or damaged: the member says so, serves on, and
-comes back.
-"""
+"""Full or read-only disks, and torn or damaged journals: the member reports them, serves on, and recovers."""
 
 from __future__ import annotations
 
@@ -37,12 +35,11 @@ MOUNT = (
 )
 """A file system of 512 KiB in a mount namespace of its own, for one member.
 
-But for the locks, which are open for writing as long as the member runs: no file system with such a file can
-be made read-only by hand.
+Locks are elsewhere: a file system with a file that is open for writing cannot be made read-only by hand.
 """
 
 ELECTIONS = 3
-"""How often a vote is asked for that must not be given."""
+"""Number of requests for a vote that the member must refuse."""
 
 
 @pytest.fixture
@@ -64,14 +61,14 @@ def journal(fleet: LocalFleet, action: str, proxy_id: str) -> tuple[int, Any]:
 
 
 def remount(pid: int, folder: Path, options: str) -> bool:
-    """Whether the file system of a member was given other options; not while a file is open for writing."""
+    """Remount a member's file system. Returns: whether it worked; not while a file is open for writing."""
     inside = ["nsenter", "-t", str(pid), "-U", "-m", "--preserve-credentials"]
     command = [*inside, "mount", "-o", f"remount,{options}", str(folder)]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def fill(path: Path) -> None:
-    """Make a file as large as what is left of the file system."""
+    """Fill the rest of the file system with a file."""
     disk = os.statvfs(path.parent)
     with path.open("wb", buffering=0) as file:
         os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize)
@@ -84,33 +81,35 @@ def said(fleet: LocalFleet, proxy_id: str, what: str, since: int = 0) -> bool:
 def knows(
     fleet: LocalFleet, proxy_id: ProxyId
 ) -> tuple[int, dict[BrokerId, tuple[ProxyId, ...]], dict[ProxyId, bool]]:
-    """What a member has from Raft: the generation, who owns what, and who is drained."""
+    """A member's Raft state: the generation, the owners, and the drained members."""
     document = fleet.ownership(proxy_id)
     owners = {each.broker_id: each.committed for each in document.identities}
     return document.generation, owners, {each.proxy_id: each.drained for each in document.members}
 
 
 def owners(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
-    """Who stands for anything, as a member has it from Raft."""
+    """The members that own identities, as one member reports them."""
     return {each.committed[0] for each in fleet.ownership(proxy_id).identities}
 
 
 def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
-    """A member says wherever it is asked why it takes no part in Raft, and that it is ready all the same."""
-    assert why in str(fleet.ownership(proxy_id).raft_trouble)
+    """Check that a member reports why it does not take part in Raft, and that it is ready anyway."""
+    assert why in str(fleet.ownership(proxy_id).raft_error)
     assert why in json.loads(fleet.get(proxy_id, "/healthz")[1])["raft"]
-    assert b"fleet_raft_trouble 1.0" in fleet.get(proxy_id, "/metrics")[1]
+    assert b"fleet_raft_degraded 1.0" in fleet.get(proxy_id, "/metrics")[1]
     command = [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    told = {each["proxy_id"]: each["raft_trouble"] for each in json.loads(done.stdout)["answers"]}
+    told = {each["proxy_id"]: each["raft_error"] for each in json.loads(done.stdout)["answers"]}
     assert [each for each in told if told[each]] == [proxy_id]
     assert why in told[proxy_id]
     text = fleet.log(proxy_id).read_text()[since:]
-    assert any("takes no part until this is gone" in line and why in line for line in text.splitlines())
+    assert any(
+        "Raft is stopped until this error is resolved" in line and why in line for line in text.splitlines()
+    )
     assert fleet.is_ready(proxy_id)
 
 
-def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_reset(own: LocalFleet) -> None:
+def test_torn_journal_is_repaired_and_damaged_one_needs_a_reset(own: LocalFleet) -> None:
     victim = next(each for each in own.members if each != own.leader())
     path = own.settings.member(victim).private_dir / "raft" / "journal"
     a_torn_tail_is_repaired(own, victim, path)
@@ -122,13 +121,13 @@ def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_res
     own.start(victim)
     own.wait_until(lambda: said(own, victim, "fleet journal reset"), "the log names the command")
 
-    # The workers go on with the directory that is in a file; nothing was changed.
+    # The workers continue with the directory in a file. No owner changed.
     own.wait_until(lambda: serves(own, victim), "served without control")
     code, found = journal(own, "check", victim)
     assert (code, found["running"]) == (1, True)
     code, refused = journal(own, "reset", victim)
     assert code == 1
-    assert refused["error"]["kind"] == "start", "it runs"
+    assert refused["error"]["kind"] == "start", "the member runs"
     own.stop(victim)
     code, repaired = journal(own, "repair", victim)
     assert (code, repaired["error"]["kind"]) == (1, "journal")
@@ -139,16 +138,16 @@ def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_res
     own.start(victim)
     own.await_ready(victim)
     own.wait_until(lambda: said(own, victim, "votes again", since), "caught up")
-    own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it says so")
+    own.wait_until(lambda: own.ownership(victim).raft_error is None, "it says so")
     assert {Path(str(each)).exists() for each in done["changed"]} == {True}
-    # It is a voter in earnest: with one of the others gone something is committed because of it.
+    # The member really votes: without one of the others, a commit needs its vote.
     other = next(each for each in own.members if each not in (victim, own.leader()))
     own.kill(other)
     commit(own, victim, other, True)
 
 
 def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> None:
-    """A write that was cut short, and a rewrite: both go, nothing else does, and it is a member again."""
+    """A torn write and a torn rewrite are repaired. Nothing else is lost, and the member votes again."""
     own.kill(victim)
     whole = path.read_bytes()
     torn = whole[whole.rindex(MARKER) : -3]
@@ -156,7 +155,7 @@ def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> Non
     beside = path.with_name("journal.new")
     beside.write_bytes(whole[: len(whole) // 2])
     other = next(each for each in own.members if each not in (victim, own.leader()))
-    commit(own, other, other, True)  # for it to catch up with
+    commit(own, other, other, True)  # entries that the member must catch up with
 
     code, found = journal(own, "check", victim)
     survey = found["survey"]
@@ -174,18 +173,18 @@ def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> Non
     own.await_ready(victim)
     leader = own.leader()
     assert leader is not None
-    own.wait_until(lambda: knows(own, victim) == knows(own, leader), "it knows what its peers know")
+    own.wait_until(lambda: knows(own, victim) == knows(own, leader), "the same state as its peers")
     assert knows(own, victim)[2][other] is True
     document = own.ownership(victim)
-    assert (document.raft_trouble, document.quorum.present) == (None, True)
+    assert (document.raft_error, document.quorum.present) == (None, True)
     assert not said(own, victim, "trimmed", since), "nothing was left for the start to fix"
     commit(own, other, other, False)
 
 
-def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
+def test_full_or_read_only_disk_costs_the_vote_until_writable(
     own: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """On a file system of its own, which really is full, and then really is read-only."""
+    """The member has its own file system, which is first full and then read-only."""
     before, after = make_topic(), make_topic()
     victim = next(each for each in own.members if each != own.leader())
     own.stop(victim)
@@ -200,13 +199,13 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
     inside = Path(f"/proc/{process.pid}/root{folder}")
     try:
         own.wait_until(lambda: own.is_ready(victim), "back on a small file system")
-        own.wait_until(lambda: own.ownership(victim).quorum.present, "it has a quorum")
+        own.wait_until(lambda: own.ownership(victim).quorum.present, "a quorum at the member")
         other = next(each for each in own.members if each != victim)
         commits = iter(range(2000))
 
         def trouble() -> bool:
             commit(own, other, other, next(commits) % 2 == 0)
-            return own.ownership(victim).raft_trouble is not None
+            return own.ownership(victim).raft_error is not None
 
         fill(inside / "ballast")
         since = len(own.log(victim).read_text())
@@ -215,19 +214,19 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
         assert serves(own, victim)
 
         (inside / "ballast").unlink()
-        own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it takes part again")
+        own.wait_until(lambda: own.ownership(victim).raft_error is None, "it takes part again")
         own.wait_until(
             lambda: own.ownership(victim).commit_index >= own.ownership(other).commit_index, "caught up"
         )
         assert own.ownership(victim).quorum.present
 
-        own.wait_until(lambda: victim in owners(own, victim), "it stands for something again")
-        # Of a full disk Raft has closed its journal: only then can it be made read-only, and be given room.
+        own.wait_until(lambda: victim in owners(own, victim), "an identity of the member")
+        # Raft has closed its journal on the full disk. Only now can the disk be made read-only, or get space.
         fill(inside / "ballast")
         own.wait_until(trouble, "the disk is full again")
         since = len(own.log(victim).read_text())
         own.wait_until(lambda: remount(process.pid, folder, "ro,size=2m"), "read-only")
-        own.wait_until(lambda: said(own, victim, "Read-only file system", since), "it has tried again")
+        own.wait_until(lambda: said(own, victim, "Read-only file system", since), "another write attempt")
         with pytest.raises(OSError, match="Read-only file system"):
             (inside / "raft" / "journal").open("r+b")
         disk = os.statvfs(inside)
@@ -241,7 +240,7 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
         a_record_passes(own, victim, kafka, after)
 
         assert remount(process.pid, folder, "rw")
-        own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it takes part again")
+        own.wait_until(lambda: own.ownership(victim).raft_error is None, "it takes part again")
         own.wait_until(lambda: own.ownership(last).quorum.present, "a quorum of two")
         commit(own, last, third, True)
         own.wait_until(lambda: knows(own, victim) == knows(own, last), "caught up")
@@ -251,7 +250,7 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
 
 
 def a_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, topic: str) -> None:
-    """One is acknowledged by all replicas, and read, at an identity that is a member's."""
+    """Produce a record with acks=all through a member's identity, and read it."""
     with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
         brokers = wire.brokers_of(connection.ask(wire.metadata(1)))
     owned = {each: endpoint for each, endpoint in brokers.items() if fleet.owner_of(endpoint) == proxy_id}
@@ -266,19 +265,19 @@ def a_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, t
 
 
 def it_neither_acknowledges_nor_votes(fleet: LocalFleet, last: ProxyId) -> None:
-    """The last one of the others leads no more, and stands for election in vain."""
-    fleet.wait_until(lambda: not fleet.ownership(last).quorum.present, "nobody acknowledges")
+    """Check that the last other member no longer leads, and does not win an election."""
+    fleet.wait_until(lambda: not fleet.ownership(last).quorum.present, "the loss of the quorum")
     since = fleet.ownership(last)
 
-    def stood() -> bool:
+    def was_candidate() -> bool:
         now = fleet.ownership(last)
         assert not now.quorum.present
         return now.term >= since.term + ELECTIONS
 
-    fleet.wait_until(stood, "it has stood for election")
+    fleet.wait_until(was_candidate, "a candidacy of the member")
     assert fleet.ownership(last).commit_index == since.commit_index
 
 
 def commit(fleet: LocalFleet, at: ProxyId, proxy_id: ProxyId, drained: bool) -> None:
-    """Have one member drain or undrain another one, which every member notes in its journal."""
+    """Let one member drain or undrain another. Every member writes this to its journal."""
     asyncio.run(client.drain([client.admin_urls(fleet.settings)[at]], proxy_id, drained))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.size("test-all")
 
 
 @pytest.mark.proves("franz-go", "produce", "classic group", "consumer group", "takeover")
-def test_nothing_is_lost_or_repeated_when_the_proxy_of_the_coordinator_dies(
+def test_coordinator_proxy_death_loses_and_repeats_no_record(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     topics = {"classic": make_topic(), "consumer": make_topic()}

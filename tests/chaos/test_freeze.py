@@ -1,4 +1,4 @@
-"""SIGSTOP of one whole member: it is silent, and its sockets stay open."""
+"""SIGSTOP of a whole member: the member is silent, and its sockets stay open."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.chaos.trees import Tree
 pytestmark = pytest.mark.size("test-all")
 
 MOMENT_S = 0.5
-"""Longer than any election timeout, and shorter than it takes to be suspected."""
+"""Longer than every election timeout, and shorter than `suspect_after_s`."""
 TIMES = 10
 BEATS_S = 0.15
-"""Three times as long as between two messages of a leader."""
+"""Three times the interval between a leader's messages."""
 QUIET_S = 4.0
 """Twice as long as a member must be steady before identities move to it."""
 
@@ -43,7 +43,7 @@ def test_a_frozen_member_is_taken_over_and_taken_in_again(
             after = scene.committed(survivor)
             assert victim not in after.values()
             assert [view.owners for view in scene.views(survivor, frozen_at_s)] == [before, after]
-        tree.prove_stopped()  # still: it has been taken over because it was silent, not because it ended
+        tree.prove_stopped()  # the member was taken over because it was silent, not because it ended
         taken_over = scene.generation()
         assert taken_over > generation
 
@@ -55,24 +55,24 @@ def test_a_frozen_member_is_taken_over_and_taken_in_again(
         scene.await_flow()
         scene.await_quiet(QUIET_S)
 
-        # No flapping: one move to take it in, which every member has seen once, and nothing after it.
+        # No flapping: one move to the returned member, which every member sees once, and no further move.
         assert scene.generation() == settled == taken_over + 1
-        for teller in survivors:
-            assert [view.owners for view in scene.views(teller, thawed_at_s)] == [after, balanced]
-            assert not [t for t in fleet.ownership(teller).takeovers if t.detected_mono_s > thawed_at_s]
+        for reporter in survivors:
+            assert [view.owners for view in scene.views(reporter, thawed_at_s)] == [after, balanced]
+            assert not [t for t in fleet.ownership(reporter).takeovers if t.detected_mono_s > thawed_at_s]
         wait_for(scene.agreed, "the Metadata of all members agree")
         tree.prove_running()
 
 
 def stand_still(fleet: LocalFleet, victim: ProxyId) -> None:
-    """For a moment; and then run for as long as it takes to hear of the leader."""
+    """Freeze a member briefly, and run it until it has heard from the leader."""
     hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
     heard_s = fleet.thaw(victim) + BEATS_S
-    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")
+    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "a message of the leader")
 
 
-def test_a_follower_that_stood_still_for_a_moment_stands_for_nothing(fleet: LocalFleet) -> None:
-    """It reads first what it was sent meanwhile; found by members that waited for a CPU of a full machine."""
+def test_briefly_frozen_follower_does_not_become_candidate(fleet: LocalFleet) -> None:
+    """The member first reads its pending messages. Found on an overloaded machine."""
     leader = fleet.leader()
     assert leader is not None
     victim = next(each for each in fleet.members if each != leader)

@@ -1,4 +1,4 @@
-"""`fleet chaos` on a fleet that runs, as an operator holds a game day: what it does, and what it says."""
+"""`fleet game-day` on a running fleet, as an operator uses it: its effects and its output."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.chaos.network import surrounded_fleet
 pytestmark = pytest.mark.size("test-all")
 
 TAKEOVER_LIMIT_S = 7.5
-"""Five times what is promised on a quiet machine."""
+"""Five times the promise on a quiet machine."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """One that is over: its exit code, the object that it has printed, and its progress."""
+    """A finished game day: its exit code, its JSON object, and its progress lines."""
 
     code: int
     printed: dict[str, Any]
@@ -50,23 +50,23 @@ def game_day(
     folder: Path,
     scenario: str,
     options: Mapping[str, str],
-    by_hand: ByHand = lambda said: None,
+    by_hand: ByHand = lambda progress: None,
 ) -> Held:
-    """Hold one, and have the manager do what its commands say.
+    """Run a game day. The manager carries out its commands.
 
     Args:
-        by_hand: called again and again meanwhile, with the progress so far.
+        by_hand: called repeatedly during the run, with the progress so far.
     """
     fixed = {
         "config": str(fleet.config),
         "scenario": scenario,
-        "calm": "1",
+        "settle": "1",
         "rate": "10",
-        "takeover-limit": str(TAKEOVER_LIMIT_S),
-        "limit-s": "120",
+        "takeover-timeout": str(TAKEOVER_LIMIT_S),
+        "timeout": "120",
     }
     arguments = [part for name, value in {**fixed, **options}.items() for part in (f"--{name}", value)]
-    command = [sys.executable, "-m", "fleet", "chaos", "--yes", "--json", *arguments]
+    command = [sys.executable, "-m", "fleet", "game-day", "--yes", "--json", *arguments]
     printed, progress = folder / "printed", folder / "progress"
     with (
         manager,
@@ -90,16 +90,16 @@ def manager(fleet: LocalFleet, tmp_path: Path) -> Manager:
 
 @pytest.fixture
 def hold(fleet: LocalFleet, manager: Manager, tmp_path: Path) -> Hold:
-    """Holds a game day on the fleet of all tests."""
+    """Runs a game day on the fleet that tests share."""
 
-    def run(scenario: str, by_hand: ByHand = lambda said: None, **options: str) -> Held:
+    def run(scenario: str, by_hand: ByHand = lambda progress: None, **options: str) -> Held:
         return game_day(fleet, manager, tmp_path, scenario, options, by_hand)
 
     return run
 
 
 def signal_command(fleet: LocalFleet, folder: Path, name: str) -> str:
-    """A signal to the whole process group of a member, by the name that is put in."""
+    """A command template that sends a signal to the whole process group of a member."""
     for proxy_id in fleet.members:
         (folder / f"{proxy_id}.pid").write_text(str(fleet.pid(proxy_id)))
     script = f"kill -{name} -$(cat {shlex.quote(str(folder))}/{{proxy_id}}.pid)"
@@ -107,7 +107,7 @@ def signal_command(fleet: LocalFleet, folder: Path, name: str) -> str:
 
 
 def nothing_was_lost(held: Held) -> None:
-    """All promises were kept, and there were records to keep them of."""
+    """Check that all promises were kept, and that clients received records."""
     records = held.printed["records"]
     assert held.code == 0, held.progress
     assert (held.printed["kept"], held.printed["violations"]) == (True, [])
@@ -116,11 +116,11 @@ def nothing_was_lost(held: Held) -> None:
 
 
 def others_took_over(held: Held, victim: ProxyId, fleet: LocalFleet, picture: Path) -> None:
-    """A member was given up, and others advertised and committed in its place; it is drawn, too."""
+    """Check that others took over from a member, in the report and in the picture."""
     fault = held.printed["fault"]
     survivors = [each for each in fleet.members if each != victim]
     assert fault["victim"] == victim
-    assert fault["proof"] == f"{victim} does not answer, and is given up by {', '.join(survivors)}"
+    assert fault["proof"] == f"{victim} does not answer, and is suspect or down for {', '.join(survivors)}"
     assert 0 < fault["takeover_ms"] < TAKEOVER_LIMIT_S * 1000.0
     marks = marks_of(picture)
     (owned,) = {mark.split("-")[1] for mark in marks if re.fullmatch(f"advertised-.*-{victim}", mark)}
@@ -130,7 +130,7 @@ def others_took_over(held: Held, victim: ProxyId, fleet: LocalFleet, picture: Pa
 
 
 def marks_of(picture: Path) -> set[str]:
-    """What is drawn, as the picture names it."""
+    """The ids of all marks in the picture."""
     return set(re.findall(r'id="([^"]+)"', picture.read_text()))
 
 
@@ -139,8 +139,8 @@ def lives_of(fleet: LocalFleet) -> dict[ProxyId, int]:
 
 
 def nothing_is_left(kafka: KafkaCluster) -> None:
-    """No topic of a game day is, as every broker has heard a moment after the one that deleted it."""
-    wait_for(lambda: topics(kafka) == [], "the topic is gone")
+    """Check that no topic of a game day is left. Brokers learn of a deletion a moment later."""
+    wait_for(lambda: topics(kafka) == [], "the deletion of the topic")
 
 
 def topics(kafka: KafkaCluster) -> list[str]:
@@ -148,7 +148,7 @@ def topics(kafka: KafkaCluster) -> list[str]:
     return [topic for topic in listed if topic.startswith("fleet-chaos-")]
 
 
-def test_a_leader_that_is_killed_is_taken_over_and_drawn(
+def test_killed_leader_is_taken_over_and_drawn(
     fleet: LocalFleet, kafka: KafkaCluster, manager: Manager, hold: Hold, tmp_path: Path
 ) -> None:
     leader = fleet.leader()
@@ -156,7 +156,10 @@ def test_a_leader_that_is_killed_is_taken_over_and_drawn(
     picture = tmp_path / "day.svg"
     held = hold(
         "leader-kill",
-        **{"break": signal_command(fleet, tmp_path, "KILL"), "mend": manager.command_to("start")},
+        **{
+            "inject-command": signal_command(fleet, tmp_path, "KILL"),
+            "heal-command": manager.command_to("start"),
+        },
         duration="2",
         picture=str(picture),
     )
@@ -167,7 +170,7 @@ def test_a_leader_that_is_killed_is_taken_over_and_drawn(
     nothing_is_left(kafka)
 
 
-def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
+def test_frozen_leader_is_taken_over_and_keeps_its_life(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold, tmp_path: Path
 ) -> None:
     leader = fleet.leader()
@@ -177,8 +180,8 @@ def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
     held = hold(
         "leader-freeze",
         **{
-            "break": signal_command(fleet, tmp_path, "STOP"),
-            "mend": signal_command(fleet, tmp_path, "CONT"),
+            "inject-command": signal_command(fleet, tmp_path, "STOP"),
+            "heal-command": signal_command(fleet, tmp_path, "CONT"),
         },
         duration="2",
         picture=str(picture),
@@ -191,23 +194,21 @@ def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
 
 
 @pytest.mark.size("test-long")
-def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
-    """The black hole is Toxiproxy's; that it swallows is seen before it is mended, too."""
+def test_blackholed_member_is_taken_over_and_keeps_its_life(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Toxiproxy is the black hole. The test proves that it swallows before the healing, too."""
     picture = tmp_path / "day.svg"
-    mended: list[ProxyId] = []
+    healed: list[ProxyId] = []
     with surrounded_fleet(kafka, tmp_path, PATIENT) as (fleet, around):
         fleet.await_settled(frozenset(kafka.brokers))
         wait_for(lambda: is_whole(fleet), "every link")
 
-        def mend(victim: ProxyId) -> None:
+        def heal(victim: ProxyId) -> None:
             around.prove_black(victim)
-            around.mend()
-            mended.append(victim)
+            around.heal()
+            healed.append(victim)
 
         manager = Manager(
-            fleet, tmp_path, {"swallow": partial(around.swallow, direction="both"), "mend": mend}
+            fleet, tmp_path, {"swallow": partial(around.swallow, direction="both"), "heal": heal}
         )
         lives, leader, since_s = lives_of(fleet), fleet.leader(), time.monotonic()
         held = game_day(
@@ -216,38 +217,38 @@ def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
             tmp_path,
             "blackhole",
             {
-                "break": manager.command_to("swallow"),
-                "mend": manager.command_to("mend"),
+                "inject-command": manager.command_to("swallow"),
+                "heal-command": manager.command_to("heal"),
                 "duration": "2",
                 "picture": str(picture),
             },
         )
         nothing_was_lost(held)
-        (victim,) = mended
+        (victim,) = healed
         assert victim != leader
         others_took_over(held, victim, fleet, picture)
         for survivor in set(fleet.members) - {victim}:
-            told = fleet.ownership(survivor).takeovers
-            assert [each.proxy_id for each in told if each.detected_mono_s >= since_s] == [victim]
+            takeovers = fleet.ownership(survivor).takeovers
+            assert [each.proxy_id for each in takeovers if each.detected_mono_s >= since_s] == [victim]
         assert lives_of(fleet) == lives
     nothing_is_left(kafka)
 
 
 @pytest.mark.size("test-long")
 @pytest.mark.timeout(900)
-def test_a_rolling_restart_is_not_noticed_and_drawn(
+def test_rolling_restart_is_unnoticed_and_drawn(
     fleet: LocalFleet, kafka: KafkaCluster, manager: Manager, hold: Hold, tmp_path: Path
 ) -> None:
     lives = lives_of(fleet)
     picture = tmp_path / "day.svg"
-    held = hold("rolling-restart", command=manager.command, picture=str(picture))
+    held = hold("rolling-restart", **{"restart-command": manager.command}, picture=str(picture))
     nothing_was_lost(held)
     fault = held.printed["fault"]
     order = ", ".join(manager.restarted)
-    assert fault["proof"] == f"in another life, one after the other: {order}"
+    assert fault["proof"] == f"restarted, one after the other: {order}"
     assert sorted(manager.restarted) == sorted(fleet.members)
     assert all(life > lives[each] for each, life in lives_of(fleet).items())
-    # The last one; who led before may lead no more when its turn comes.
+    # The leader restarts last. The former leader may no longer lead at its turn.
     leads = f"{manager.restarted[-1]}: restarting, the Raft leader"
     assert leads in [each["what"] for each in held.printed["steps"]]
     assert (fault["victim"], fault["takeover_ms"]) == (None, None)
@@ -264,19 +265,21 @@ def test_a_rolling_restart_is_not_noticed_and_drawn(
     nothing_is_left(kafka)
 
 
-def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
+def test_watch_scenario_reports_faults_made_by_hand(
+    fleet: LocalFleet, kafka: KafkaCluster, hold: Hold
+) -> None:
     victim = next(each for each in fleet.members if each != fleet.leader())
     lives = lives_of(fleet)
     killed: list[ProxyId] = []
 
-    def pull_and_put_in_again(said: str) -> None:
-        if not killed and "break what you like" in said:
+    def kill_and_restart(progress: str) -> None:
+        if not killed and "break something by hand" in progress:
             fleet.kill(victim)
             killed.append(victim)
-        if victim not in fleet.running and f"{victim} does not answer" in said:
+        if victim not in fleet.running and f"{victim} does not answer" in progress:
             fleet.start(victim)
 
-    held = hold("watch", by_hand=pull_and_put_in_again, duration="5")
+    held = hold("watch", by_hand=kill_and_restart, duration="5")
     nothing_was_lost(held)
     assert held.printed["fault"] is None
     assert any(each["what"].startswith(f"{victim} does not answer") for each in held.printed["steps"])
@@ -285,31 +288,31 @@ def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluste
 
 
 @pytest.mark.size("test-long")
-def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
-    """And Spark says so, too."""
+def test_drain_is_unnoticed_by_clients(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
+    """Spark confirms the audit."""
     held = hold("drain", duration="1", audit="spark")
     assert held.code == 0, held.progress
     records = held.printed["records"]
     assert (records["audited_by"], records["received"]) == ("spark", records["acknowledged"])
     assert (records["lost"], records["duplicated"], records["reordered"]) == (0, 0, 0)
     fault = held.printed["fault"]
-    assert f"{fault['victim']} is drained, and owns nothing any more, as all 3 members say" == fault["proof"]
+    assert fault["proof"] == f"{fault['victim']} is drained and owns nothing: reported by all 3 members"
     assert fault["takeover_limit_ms"] is None
     assert (held.printed["violations"], held.printed["records"]["refused"]) == ([], 0)
     assert not any(each.drained for each in fleet.ownership(fault["victim"]).members)
     nothing_is_left(kafka)
 
 
-def test_a_command_that_does_nothing_fails_the_run(
+def test_command_that_does_nothing_fails_the_run(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold, tmp_path: Path
 ) -> None:
     lives = lives_of(fleet)
-    mended = tmp_path / "mended"
-    held = hold("follower-kill", **{"break": "true", "mend": f"touch {mended}-{{proxy_id}}"})
+    healed = tmp_path / "healed"
+    held = hold("follower-kill", **{"inject-command": "true", "heal-command": f"touch {healed}-{{proxy_id}}"})
     assert (held.code, held.printed["error"]["kind"]) == (1, "game_day")
-    assert "--break has had no effect that can be seen" in held.printed["error"]["message"]
-    assert "answers clients as before, in the same life" in held.printed["error"]["message"]
-    assert len(list(tmp_path.glob("mended-*"))) == 1
+    assert "--inject-command had no visible effect" in held.printed["error"]["message"]
+    assert "still answers clients, and has not restarted" in held.printed["error"]["message"]
+    assert len(list(tmp_path.glob("healed-*"))) == 1
     assert "the fleet is whole and at rest" in held.progress
     assert lives_of(fleet) == lives
     nothing_is_left(kafka)

@@ -116,7 +116,7 @@ def test_sarama_goes_on_when_its_coordinators_proxy_dies(
 
 
 @pytest.mark.proves("sarama", "classic group", "planned move at least once")
-def test_sarama_goes_on_when_its_coordinators_proxy_is_drained(
+def test_sarama_continues_when_its_coordinators_proxy_is_drained(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     """The program prints "reported" when a connection ends: see the error channel in docs/clients.md."""

@@ -1,4 +1,4 @@
-"""A member that runs, in a network that is bad: nothing gets through to it, or from it, or all is slow."""
+"""A running member in a bad network: packets to it or from it are lost, or all are slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_S = 0.3
 SLOWER_S = 0.5
 HOLD_S = 10.0
 MOST_TERMS = 20
-"""Where every vote came too late it was three a second; on a quiet machine it is five in all."""
+"""Elections: three per second while every vote came too late; five in total on a quiet machine."""
 HANG_UPS = 5
 QUIET_S = 2.0
 WHOLE_LIMIT_S = 30.0
@@ -32,7 +32,7 @@ WHOLE_LIMIT_S = 30.0
 def surrounded(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalFleet, Surroundings]]:
-    """Three members that are reached through Toxiproxy alone, by clients and by each other."""
+    """Three members that are reachable only through Toxiproxy."""
     with surrounded_fleet(kafka, tmp_path_factory.mktemp("gray"), PATIENT) as both:
         yield both
 
@@ -41,7 +41,7 @@ def surrounded(
 def gray(
     surrounded: tuple[LocalFleet, Surroundings], kafka: KafkaCluster, stage: Stage
 ) -> Iterator[tuple[LocalFleet, Surroundings, Scene]]:
-    """The same, whole again before each test, with clients at work."""
+    """The same fleet, whole before each test, with clients under load."""
     fleet, around = surrounded
     fleet.await_ready()
     fleet.await_settled(frozenset(kafka.brokers))
@@ -50,7 +50,7 @@ def gray(
         with stage(fleet) as scene:
             yield fleet, around, scene
     finally:
-        around.mend()
+        around.heal()
 
 
 Gray = tuple[LocalFleet, Surroundings, Scene]
@@ -84,10 +84,8 @@ Fault = Callable[[Surroundings, ProxyId], None]
     ],
     ids=["black hole", "deaf leader", "mute leader", "refuses clients", "silent to clients"],
 )
-def test_a_member_that_nobody_gets_an_answer_from_is_taken_over(
-    gray: Gray, note: Note, breaks: Fault, role: str
-) -> None:
-    """Found: where nothing got in, and heartbeats came out, it took 1.0 to 2.0 s, by chance of the probes."""
+def test_member_that_answers_no_peer_is_taken_over(gray: Gray, note: Note, breaks: Fault, role: str) -> None:
+    """Found: with only incoming packets lost, the takeover took 1.0 to 2.0 s, depending on the probes."""
     fleet, around, scene = gray
     victim = scene.member(role)
     survivors = [each for each in fleet.members if each != victim]
@@ -97,16 +95,16 @@ def test_a_member_that_nobody_gets_an_answer_from_is_taken_over(
         note("advertised after", scene.await_advertised(survivors, broken_s, FROZEN_LIMIT_S))
         limit_s = FROZEN_LIMIT_S + COMMITTED_LIMIT_S
         note("committed after", scene.await_committed(victim, survivors, broken_s, limit_s))
-    around.mend()
+    around.heal()
     fleet.await_settled(scene.broker_ids)
     scene.await_flow()
 
 
 def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
-    """Slow to reach for its peers and its clients: the leader, 300 ms each way; then 500.
+    """Peers and clients reach the leader with a delay of 300 ms each way, then 500 ms.
 
-    Found: every probe was answered too late, so the others went around it. And a follower that stood for
-    election stood again before its votes could come, for as long as it was slow: 48 elections in 30 s.
+    Found: every probe was answered too late, so the others bypassed the leader. A slow follower started a new
+    election before votes could arrive: 48 elections in 30 s.
     """
     fleet, around, scene = gray
     victim = scene.member("leader")
@@ -118,7 +116,7 @@ def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
         hold(since_s + HOLD_S, partial(scene.nothing_moves, slow_s))
         around.prove_slow(victim, latency_s)
         assert fleet.ownership(victim).term - term <= MOST_TERMS
-    around.mend()
+    around.heal()
     wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
     scene.await_flow()
     scene.nothing_moves(slow_s)
@@ -126,7 +124,7 @@ def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
     assert scene.committed(victim) == before
 
 
-def test_links_that_break_now_and_then_move_nothing(gray: Gray) -> None:
+def test_occasionally_broken_links_cause_no_takeover(gray: Gray) -> None:
     fleet, around, scene = gray
     victim = scene.member("leader")
     generation, since_s, lost = scene.generation(), time.monotonic(), links_lost(fleet, victim)

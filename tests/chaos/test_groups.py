@@ -1,4 +1,4 @@
-"""A consumer group whose coordinator's proxy dies and does not come back."""
+"""A consumer group whose coordinator's proxy dies permanently."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SESSION_S = 6.0
 
 
 @pytest.mark.proves("librdkafka", "classic group", "takeover")
-def test_a_group_of_librdkafka_outlives_the_proxy_of_its_coordinator(
+def test_librdkafka_group_survives_its_coordinators_proxy(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
-    """Found by hand: it takes no new address for a coordinator that keeps its id, and its session expired.
+    """Found by hand: librdkafka ignored a new address of the same coordinator, and its session expired.
 
-    Nothing is committed meanwhile, because a commit that fails would have it look for the coordinator again.
+    The group commits nothing meanwhile, because a failed commit would make it look up the coordinator.
     """
     topic = make_topic()
     lost: list[list[TopicPartition]] = []

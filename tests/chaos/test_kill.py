@@ -1,4 +1,4 @@
-"""SIGKILL of one member: the others take over at once, nothing moves twice, and it comes back quietly."""
+"""SIGKILL of one member: the others take over, no identity moves twice, and its return is unnoticed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_survivors_take_over_and_the_member_returns(
             note("committed after", scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S))
         for survivor in survivors:
             wait_for(
-                partial(is_told_in_order, scene, survivor, victim, killed_at_s), "a takeover told in order"
+                partial(is_reported_in_order, scene, survivor, victim, killed_at_s),
+                "a takeover reported in order",
             )
         scene.await_flow()
         for survivor in survivors:
@@ -47,41 +48,41 @@ def test_survivors_take_over_and_the_member_returns(
             assert {each for each in after if after[each] != before[each]} == {
                 each for each in before if before[each] == victim
             }
-            # One step, and the overlay's is the one that was committed: nothing moves twice.
+            # One step: the committed owner is the advertised one, so no identity moves twice.
             assert [view.owners for view in scene.views(survivor, killed_at_s)] == [before, after]
             assert fleet.ownership(survivor).generation > generation
 
         returns_quietly(scene, victim, note)
 
 
-def is_told_in_order(scene: Scene, teller: ProxyId, victim: ProxyId, killed_at_s: float) -> bool:
-    """Whether a member tells of a takeover as it was: noticed after the kill, and then advertised."""
-    told = scene.takeover(teller, victim, killed_at_s)
+def is_reported_in_order(scene: Scene, reporter: ProxyId, victim: ProxyId, killed_at_s: float) -> bool:
+    """Whether a member reports the takeover: detected after the kill, and then advertised."""
+    takeover = scene.takeover(reporter, victim, killed_at_s)
     return (
-        told is not None
-        and told.advertised_mono_s is not None
-        and killed_at_s <= told.detected_mono_s <= told.advertised_mono_s
+        takeover is not None
+        and takeover.advertised_mono_s is not None
+        and killed_at_s <= takeover.detected_mono_s <= takeover.advertised_mono_s
     )
 
 
 def is_calm(scene: Scene) -> bool:
-    """Whether librdkafka has reported nothing for a while."""
+    """Whether librdkafka has reported no error for a while."""
     reported = scene.reported()
     return not reported or time.monotonic() - float(reported[-1].split()[0]) > CALM_S
 
 
 def returns_quietly(scene: Scene, victim: ProxyId, note: Note) -> None:
-    """A member that starts again gets its share, and clients do not notice that it does."""
+    """A restarted member gets its share of identities, and clients do not notice it."""
     fleet = scene.fleet
-    # A takeover may be over before a client has tried the dead one a second time: found so.
+    # A takeover may end before a client retries the dead member.
     wait_for(partial(is_calm, scene), "clients that have no more to say of the death")
     generation, started_s, reported = scene.generation(), time.monotonic(), scene.reported()
     fleet.start(victim)
     fleet.await_ready(victim)
     fleet.await_settled(scene.broker_ids)
     scene.await_flow()
-    for teller in fleet.members:
-        owners = list(scene.committed(teller).values())
+    for reporter in fleet.members:
+        owners = list(scene.committed(reporter).values())
         assert victim in owners
         loads = [owners.count(each) for each in fleet.members]
         assert max(loads) - min(loads) <= 1

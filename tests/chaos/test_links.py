@@ -1,4 +1,4 @@
-"""Links between three members are broken, or bad, while all of them live and serve."""
+"""Broken or bad links between three running members."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.size("test-all")
 OVERLAY_TTL_S = 2.4
 TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
 LATE_S = 1.0
-"""What a busy machine may take to hand a directory out, and to notice it."""
+"""Time limit of a busy machine to distribute and notice a directory."""
 AGREE_LIMIT_S = 5 * OVERLAY_TTL_S
 LINKED_LIMIT_S = 30.0
 ONE_WAY_MS = 500
 RATE_KB_S = 8
-"""Of a whole fleet with three brokers, 5.4 to 6.8 pass over each link, each way."""
+"""In a whole fleet with three brokers, 5.4 to 6.8 messages pass each link in each direction."""
 BAD_FOR_S = 4.0
 MOST_TERMS = 30
-"""In some 20 s; where votes never came in time there would be three a second, and there were ten in all."""
+"""Elections in about 20 s. If votes never came in time, there would be three per second; measured: ten."""
 
 Break = Callable[[Network, ProxyId, ProxyId], None]
 
@@ -40,7 +40,7 @@ Break = Callable[[Network, ProxyId, ProxyId], None]
 def linked(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalFleet, Network]]:
-    """Three members whose links can be broken."""
+    """Three members with links that tests can break."""
     folder = tmp_path_factory.mktemp("links")
     fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=TIMING)
     with network(fleet, folder) as links:
@@ -58,9 +58,9 @@ def deafen_the_second(between: Network, one: ProxyId, other: ProxyId) -> None:
 
 @pytest.fixture
 def links(linked: tuple[LocalFleet, Network]) -> tuple[LocalFleet, Network]:
-    """The same, whole before each test, whatever became of the last one."""
+    """The same fleet, whole before each test."""
     fleet, between = linked
-    between.mend()
+    between.heal()
     wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
     return linked
 
@@ -75,10 +75,10 @@ def links(linked: tuple[LocalFleet, Network]) -> tuple[LocalFleet, Network]:
     ],
     ids=["silent, leader and follower", "leader deaf", "follower deaf", "closed, two followers"],
 )
-def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
+def test_members_without_a_link_disagree_only_briefly(
     links: tuple[LocalFleet, Network], stage: Stage, note: Note, break_link: Break, with_leader: bool
 ) -> None:
-    """Found: a member that did not hear another one dialled it again and again, and seemed linked then."""
+    """Found: a member that did not hear a peer dialled it repeatedly, and seemed linked each time."""
     fleet, between = links
     with stage(fleet) as scene:
         leader = scene.member("leader")
@@ -91,10 +91,10 @@ def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
             break_link(between, one, other)
             wait_for(lambda: suspects(scene, one, other) or suspects(scene, other, one), "a suspicion")
             wait_for(lambda: not scene.agreed(), "Metadata that differs")
-            # Who is heard, and does not hear, closes the link in the end: then the other one misses it, too.
+            # The member that hears nothing closes the link at last: then its peer misses it, too.
             wait_for(lambda: suspects(scene, one, other) and suspects(scene, other, one), "both suspicions")
             both_s = time.monotonic()
-            # Longer than a suspicion lasts: that of the second one may only now change its Metadata.
+            # Longer than a suspicion lasts: the second member's suspicion may change its Metadata only now.
             scene.await_quiet(1.5 * OVERLAY_TTL_S, since_s=both_s)
             wait_for(scene.agreed, "Metadata that is the same again", AGREE_LIMIT_S + 10.0)
         assert suspects(scene, one, other) or suspects(scene, other, one)
@@ -104,29 +104,29 @@ def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
         for owners in scene.advertised().values():
             assert owners == before
 
-        between.mend()
+        between.heal()
         wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
         fleet.await_settled(scene.broker_ids)
         scene.await_flow()
         assert scene.agreed()
-        # Two of three never suspected the same one, so nothing was to be committed.
+        # Two of three members never suspected the same member, so nothing was committed.
         assert scene.generation() == generation
         assert scene.committed(leader) == before
 
 
-def suspects(scene: Scene, teller: ProxyId, peer: ProxyId) -> bool:
-    """Whether a member holds another one for dead."""
-    document = scene.fleet.ownership(teller)
+def suspects(scene: Scene, reporter: ProxyId, peer: ProxyId) -> bool:
+    """Whether a member suspects another member."""
+    document = scene.fleet.ownership(reporter)
     return any(each.proxy_id == peer and each.liveness is Liveness.SUSPECT for each in document.members)
 
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """One way in which links are bad.
+    """One kind of bad link.
 
     Args:
-        toxic, attributes: as Toxiproxy has them: milliseconds of latency, KB/s of bandwidth.
-        proof: what shows it on each link.
+        toxic, attributes: Toxiproxy's names; latency in milliseconds, bandwidth in KB/s.
+        proof: checks the effect on each link.
     """
 
     toxic: str
@@ -143,8 +143,8 @@ BADS = (
 )
 
 
-def test_links_that_are_bad_move_nothing(links: tuple[LocalFleet, Network], stage: Stage) -> None:
-    """The leader's to its peers: uneven, narrow, slow in one direction alone. 2.5 s in one direction do."""
+def test_bad_links_cause_no_takeover(links: tuple[LocalFleet, Network], stage: Stage) -> None:
+    """The leader's links are uneven, narrow, or slow in one direction (2.5 s)."""
     fleet, between = links
     with stage(fleet) as scene:
         victim = scene.member("leader")
@@ -157,7 +157,7 @@ def test_links_that_are_bad_move_nothing(links: tuple[LocalFleet, Network], stag
             hold(since_s + BAD_FOR_S, partial(scene.nothing_moves, bad_s))
             between.prove_of_links(victim, bad.proof)
         assert fleet.ownership(victim).term - term <= MOST_TERMS
-        between.mend()
+        between.heal()
         wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
         scene.await_flow()
         scene.nothing_moves(bad_s)

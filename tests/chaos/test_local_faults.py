@@ -1,4 +1,4 @@
-"""Members without DNS, routes or descriptors: nobody is taken for dead for that, and who dies is noticed."""
+"""Members without DNS, routes or descriptors: no healthy member is suspected, and deaths are detected."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.size("test-all")
 MEMBERS = ("p1", "p2", "p3")
 
 FAILS_S = 3.0
-"""More than twice as long as it took to have everybody committed down."""
+"""More than twice the time in which all members were once committed down."""
 
 
 @dataclass(frozen=True)
 class Failing:
-    """A fleet, and what makes its members fail."""
+    """A fleet, and the local faults of its members."""
 
     fleet: LocalFleet
     faults: LocalFaults
@@ -48,7 +48,7 @@ def _failing(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def failing(_failing: Failing, kafka: KafkaCluster) -> Failing:
     whole_again(_failing.fleet, kafka)
-    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all are linked")
+    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all links")
     return _failing
 
 
@@ -61,7 +61,7 @@ def victims_of(fleet: LocalFleet, who: str) -> tuple[ProxyId, ...]:
 
 
 def doubted(document: OwnershipDocument | None) -> list[ProxyId]:
-    """Whom a member holds for dead; a member that can accept nothing is asked later."""
+    """The members that a member suspects. A member that cannot accept connections is queried later."""
     members = () if document is None else document.members
     down = (Liveness.SUSPECT, MemberStatus.DOWN)
     return [each.proxy_id for each in members if each.liveness in down or each.status in down]
@@ -69,7 +69,7 @@ def doubted(document: OwnershipDocument | None) -> list[ProxyId]:
 
 @pytest.mark.parametrize("who", ["leader", "follower", "all"])
 @pytest.mark.parametrize("fault", sorted(LOCAL_FAULTS))
-def test_members_that_cannot_ask_hold_nobody_for_dead(failing: Failing, fault: Kind, who: str) -> None:
+def test_local_failures_cause_no_takeover(failing: Failing, fault: Kind, who: str) -> None:
     fleet, faults = failing.fleet, failing.faults
     victims = victims_of(fleet, who)
     generation = fleet.ownership(victims[0]).generation
@@ -85,25 +85,28 @@ def test_members_that_cannot_ask_hold_nobody_for_dead(failing: Failing, fault: K
     nobody_is_doubted()
     for each in MEMBERS:
         document = fleet.ownership(each)
-        assert [told.reason for told in document.takeovers if told.detected_mono_s > began_s] == []
-        # Alone, a member that does not reach the brokers gives its identities away.
+        assert [each.reason for each in document.takeovers if each.detected_mono_s > began_s] == []
+        # A single member that does not reach the brokers gives its identities away.
         assert who != "all" or document.generation == generation
 
 
 @pytest.mark.parametrize("fault", sorted(LOCAL_FAULTS))
-def test_a_death_is_noticed_by_members_that_cannot_ask(failing: Failing, fault: Kind) -> None:
+def test_death_is_detected_during_local_failures(failing: Failing, fault: Kind) -> None:
     fleet = failing.fleet
     (victim,) = victims_of(fleet, "follower")
     survivors = [each for each in MEMBERS if each != victim]
     with failing.faults.failing(survivors, fault):
         fleet.kill(victim)
-        if fault is not Kind.NO_DESCRIPTORS:  # without descriptors, the admin address answers nobody
+        if fault is not Kind.NO_DESCRIPTORS:  # without descriptors, the admin address does not answer
             wait_for(
                 lambda: all(doubted(fleet.try_ownership(each)) == [victim] for each in survivors), "noticed"
             )
         else:
             hold(time.monotonic() + FAILS_S, lambda: None)
-    wait_for(lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors), "all know it")
+    wait_for(
+        lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors),
+        "the suspicion at every survivor",
+    )
     for survivor in survivors:
-        (told,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
-        assert told.reason == "silent"
+        (takeover,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
+        assert takeover.reason == "silent"

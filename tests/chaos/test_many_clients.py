@@ -1,4 +1,4 @@
-"""Two thousand clients on a proxy that is killed: all of them are served by the others."""
+"""2,000 clients of a killed proxy: the other proxies serve all of them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.size("test-all")
 
 CLIENTS = 2_000
 AT_ONCE = 200
-"""How many clients connect at the same time when they begin."""
+"""Number of clients that connect in parallel at the beginning."""
 SERVED_LIMIT_S = 15.0
-"""Five times what is promised on a quiet machine."""
+"""Five times the promise on a quiet machine."""
 CONNECT_LIMIT_S = 120.0
 AGAIN_S = 0.05
 
@@ -40,7 +40,7 @@ async def ask(connection: Connection) -> dict[BrokerId, Endpoint]:
 
 
 async def served_at(endpoint: Endpoint) -> Connection:
-    """A connection that a broker has answered on."""
+    """Open a connection on which a broker has answered."""
     connection = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
         await ask(connection)
@@ -53,9 +53,9 @@ async def served_at(endpoint: Endpoint) -> Connection:
 async def live(
     broker_id: BrokerId, first: Endpoint, bootstrap: Callable[[], Endpoint], ready: asyncio.Event
 ) -> float:
-    """One client: it stays with a broker, and looks for it again when its connection ends.
+    """Run one client, which looks up its broker again when its connection ends.
 
-    Returns: when it was served again.
+    Returns: the time at which the client was served again.
     """
     reader, writer = await served_at(first)
     ready.set()
@@ -80,7 +80,7 @@ def astuple(endpoint: Endpoint) -> tuple[str, int]:
 
 
 async def play(fleet: LocalFleet, victim: str) -> float:
-    """Have all clients connect, kill the proxy, and wait until all are served; the seconds from the kill."""
+    """Connect all clients, kill the proxy, and wait until all are served. Returns: seconds since the kill."""
     identities = [each for each in fleet.ownership(victim).identities if victim in each.committed]
     broker_id = identities[0].broker_id
     host, _, port = identities[0].endpoints[0].addresses[0].rpartition(":")

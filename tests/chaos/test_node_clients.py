@@ -21,7 +21,7 @@ AGAIN_LIMIT_S = 180.0
 
 @pytest.mark.timeout(600)
 @pytest.mark.proves("kafkajs", "produce", "classic group", "takeover")
-def test_group_goes_on_when_the_proxy_of_its_coordinator_dies(
+def test_group_continues_when_its_coordinators_proxy_dies(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     """The group reads again what it had not committed, as it does when a broker dies."""
@@ -39,7 +39,7 @@ def test_group_goes_on_when_the_proxy_of_its_coordinator_dies(
 
 @pytest.mark.timeout(600)
 @pytest.mark.proves("@platformatic/kafka", "produce", "classic group", "takeover")
-def test_every_partition_goes_on_whether_or_not_the_group_joins_again(
+def test_every_partition_continues_with_and_without_a_rejoin(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     """A member whose stream outlives the takeover never joins again: its commits keep its session.

@@ -1,4 +1,4 @@
-"""A whole fleet restarted under load, member by member: applications do not notice."""
+"""A rolling restart of a fleet under load: applications do not notice."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tests.conftest import fleets
 pytestmark = pytest.mark.size("test-all")
 
 OTHERS = ("java", "aiokafka")
-"""What is at work beside librdkafka, each as an idempotent producer and a group."""
+"""Client libraries besides librdkafka, each with an idempotent producer and a group."""
 RATE_PER_S = 30
-"""Of each client. With several times as much two cores have no time left for three brokers, six clients and
-five members: partitions stand still for a second, and nobody restarts anything."""
+"""Records per second of each client. With several times this rate two cores cannot run three brokers, six
+clients and five members: partitions stall for a second without any restart."""
 CALM_MS, CALM_S = 500.0, 5.0
-"""For so long no partition has stood still for longer, before anything is restarted: clients that have just
-started, in brokers whose code is not compiled yet, do."""
+"""The restart begins after this time without a longer stall of any partition: clients stall shortly after
+their start, because the brokers' code is not compiled yet."""
 CALM_LIMIT_S = 30.0
-"""On a machine that never comes to rest it begins all the same; what stood still before is in the summary."""
+"""On a machine that never comes to rest the restart begins anyway. The summary has the earlier stalls."""
 STALL_LIMIT_MS = 5000.0
-"""Five times what is promised on a quiet machine."""
+"""Five times the promise on a quiet machine."""
 
 
 @pytest.fixture
 def roomy(pytestconfig: pytest.Config, kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
-    """A whole fleet that lets clients rest as it does by default: three members, or `--members 5`."""
+    """A whole fleet with default timing: three members, or `--members 5`."""
     proxies = int(pytestconfig.getoption("--members"))
     with fleets(kafka, tmp_path / "fleets") as make:
         yield make(proxies=proxies, timing={**PATIENT, "rest_after_move_s": Timing().rest_after_move_s})
@@ -52,7 +52,7 @@ def roomy(pytestconfig: pytest.Config, kafka: KafkaCluster, tmp_path: Path) -> I
 @pytest.mark.proves("Java", "planned move")
 @pytest.mark.proves("aiokafka", "planned move")
 @pytest.mark.timeout(900)
-def test_a_rolling_restart_is_not_noticed_by_applications(
+def test_rolling_restart_is_unnoticed_by_applications(
     roomy: LocalFleet,
     stage: Stage,
     kafka: KafkaCluster,
@@ -71,7 +71,7 @@ def test_a_rolling_restart_is_not_noticed_by_applications(
         Manager(fleet, fleet.data) as manager,
     ):
         traffics = {"librdkafka": scene.traffic, **{each.name: each.traffic for each in others}}
-        # Java's client does not say when its records were handed to it.
+        # The Java client does not report when it received its records.
         deliveries = {"librdkafka": Deliveries(scene.workload)}
         deliveries |= {each.name: Deliveries(each.workload) for each in others if each.name != "java"}
         calm_s = await_calm(traffics, note)
@@ -103,11 +103,14 @@ def test_a_rolling_restart_is_not_noticed_by_applications(
 def rolling_restart(
     fleet: LocalFleet, manager: Manager, only: Collection[ProxyId] = ()
 ) -> list[dict[str, Any]]:
-    """What `fleet rolling-restart` says that it did, to some members or to all."""
+    """The report of `fleet rolling-restart` for some members, or for all."""
     command = [sys.executable, "-m", "fleet", "rolling-restart", "--config", str(fleet.config), "--json"]
     command += [f"--only={each}" for each in only]
     with subprocess.Popen(
-        [*command, "--command", manager.command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--restart-command", manager.command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         manager.serve_while(lambda: process.poll() is None)
         printed, progress = process.communicate()
@@ -117,9 +120,9 @@ def rolling_restart(
 
 
 def await_calm(traffics: Mapping[str, Traffic], note: Note) -> float:
-    """Wait until no partition of anybody has stood still for `CALM_MS` within the last `CALM_S`.
+    """Wait until no client's partition has stalled for `CALM_MS` within the last `CALM_S`.
 
-    Returns: the moment that this came; what stood still right before it is noted.
+    Returns: the time of this moment. Earlier stalls are noted.
     """
     begin_s = time.monotonic()
 
@@ -136,7 +139,7 @@ def await_calm(traffics: Mapping[str, Traffic], note: Note) -> float:
 
 
 def stalls_ms(traffics: Mapping[str, Traffic], since_s: float) -> Iterator[tuple[str, float]]:
-    """The longest stall since a moment of each producer and of each group, by its name."""
+    """The longest stall of each producer and each group since a moment, by name."""
     until_s = time.monotonic()
     for name, traffic in traffics.items():
         yield from zip((name, f"{name} group"), traffic.stalls_ms(since_s, until_s), strict=True)

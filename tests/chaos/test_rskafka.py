@@ -1,4 +1,4 @@
-"""rskafka, which a member's death hits with records in flight."""
+"""rskafka with records in flight when a member dies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_partition_goes_on_when_a_member_dies(
     kafka: KafkaCluster,
     make_topic: Callable[..., str],
 ) -> None:
-    """It has no idempotent producer: a record whose answer is lost may be in the log twice."""
+    """rskafka has no idempotent producer: a record whose answer is lost may be in the log twice."""
     topic = make_topic()
     assert (VICTIM,) in [each.committed for each in fleet.ownership("p1").identities]
     with RsKafka([str(rskafka), *options, "work", fleet.bootstrap(), topic]) as program:

@@ -1,4 +1,4 @@
-"""The chosen plans of the seeded chaos runs, each judged by the checker; see `tests.chaos.seeded`."""
+"""Selected plans of the seeded chaos runs, checked by the checker; see `tests.chaos.seeded`."""
 
 from __future__ import annotations
 

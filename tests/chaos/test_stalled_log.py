@@ -1,4 +1,4 @@
-"""Members whose standard error is a full pipe: they serve, take over and drain like all others."""
+"""Members whose standard error is a full pipe: they serve, take over and drain as usual."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_members_whose_log_nobody_reads_do_all_that_others_do(
-    kafka: KafkaCluster, tmp_path: Path, stage: Stage
-) -> None:
-    """Found: the first line that a full pipe did not take stopped each process, SIGTERM included."""
+def test_members_with_an_unread_log_keep_working(kafka: KafkaCluster, tmp_path: Path, stage: Stage) -> None:
+    """Found: the first log line that blocked on a full pipe stopped each process, even for SIGTERM."""
     fleet = LocalFleet(tmp_path / "fleet", kafka.endpoints, timing=PATIENT)
     for each in STALLED:
         fleet.through[each] = (sys.executable, "-c", BEHIND_A_FULL_PIPE)

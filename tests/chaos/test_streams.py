@@ -1,6 +1,6 @@
-"""Kafka Streams, as in Kafka's own example: it counts words, exactly once, through a takeover.
+"""Kafka's own example of Kafka Streams counts words exactly once during a takeover.
 
-Once as the member of a classic group, and once as one of a group of its own kind (KIP-1071).
+One run uses a classic group, the other a streams group (KIP-1071).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.size("test")
 WORD_COUNT = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
 STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 READS, WRITES = "streams-plaintext-input", "streams-wordcount-output"
-"""The example's own."""
+"""Settings of the example."""
 PARTITIONS = 2
-"""And a transaction a second, not ten. On a machine at a load average of 50 the application could not begin
-its next transaction before the brokers had ended the last one (CONCURRENT_TRANSACTIONS), and no word was
-counted in 150 s; whether it would have been straight at the brokers was not tried."""
+"""One transaction per second, not ten. At a load average of 50 the application could not begin its next
+transaction before the brokers had ended the last one (CONCURRENT_TRANSACTIONS): no word was counted in
+150 s. A direct connection to the brokers was not tried."""
 START_LIMIT_S = 150.0
 WORDS = (b"proxies die", b"brokers live", b"records live", b"nothing", b"is lost", b"nothing twice")
 
@@ -43,7 +43,7 @@ WORDS = (b"proxies die", b"brokers live", b"records live", b"nothing", b"is lost
 def test_every_word_is_counted_once(
     fleet: LocalFleet, kafka: KafkaCluster, tmp_path: Path, protocol: str
 ) -> None:
-    """Each word's counts come out as 1, 2, 3 … to the last: none is left out, repeated, or out of order."""
+    """Check that each word's counts are 1, 2, 3 …: none is missing, repeated or out of order."""
     application = f"words-{protocol}"
     settings = {
         "application.id": application,

@@ -1,6 +1,4 @@
-"""From the release before to this one and back, member by member, under load: nobody notices; and a takeover
-while both are there.
-"""
+"""Upgrade from the previous release, and downgrade, member by member under load; a takeover in between."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Sequence[str]]:
-    """The version of the release before, and what a command is to begin with so that it is that release."""
+    """The version of the previous release, and the command that runs this release."""
     folder = tmp_path_factory.mktemp("release")
     version = previous_release.unpack_into(folder)
     assert Version(version) < Version(__version__)
@@ -46,10 +44,10 @@ def old(kafka: KafkaCluster, tmp_path: Path, before: tuple[str, Sequence[str]]) 
         yield fleet
 
 
-def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
+def test_clients_do_not_notice_an_upgrade_or_a_downgrade(
     old: LocalFleet, stage: Stage, before: tuple[str, Sequence[str]], note: Note
 ) -> None:
-    """In between an old member is killed: one of each version are left to agree on who stands for what."""
+    """Between the steps an old member dies: one member of each version must agree on the owners."""
     fleet, (version, through) = old, before
     assert versions(fleet) == {version}
     assert not any(fleet.settings.member(each).private_dir.exists() for each in fleet.members)
@@ -65,8 +63,8 @@ def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
         restart_as(scene, manager, fleet.members, through, note)
         assert versions(fleet) == {version}
         for each in fleet.members:
-            assert private_files(fleet, each) == files[each], "it goes on with the same ones"
-            assert fleet.ownership(each).raft_trouble is None
+            assert private_files(fleet, each) == files[each], "the member uses other files"
+            assert fleet.ownership(each).raft_error is None
         restart_as(scene, manager, [first], (), note)
         assert private_files(fleet, first) == files[first]
 
@@ -74,7 +72,7 @@ def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
 def restart_as(
     scene: Scene, manager: Manager, members: Sequence[ProxyId], program: Sequence[str], note: Note
 ) -> None:
-    """Another version, one member after the other: no error, and nothing that stands still for long."""
+    """Change the version of one member after the other, without an error or a long stall."""
     fleet, traffics = scene.fleet, {"librdkafka": scene.traffic}
     since_s, reported = await_calm(traffics, note), scene.reported()
     fleet.through |= dict.fromkeys(members, program)
@@ -89,7 +87,7 @@ def restart_as(
 
 
 def takes_over(scene: Scene, victim: ProxyId) -> None:
-    """The survivors go around one that is killed, and commit it; then it is back, as what it was."""
+    """Check that survivors bypass a killed member and commit the change, and that the member returns."""
     fleet = scene.fleet
     survivors = [each for each in fleet.members if each != victim]
     killed_at_s = fleet.kill(victim)
@@ -103,7 +101,7 @@ def takes_over(scene: Scene, victim: ProxyId) -> None:
 
 
 def private_files(fleet: LocalFleet, proxy_id: ProxyId) -> Path:
-    """Where a member of either version has Raft's files; they are its user's alone, and it has used them."""
+    """The folder of a member's Raft files, in either version. Checks that only the user can read them."""
     member = fleet.settings.member(proxy_id)
     assert member.private_dir.stat().st_mode & 0o077 == 0
     assert (member.data_dir / "raft").is_symlink()
@@ -112,6 +110,6 @@ def private_files(fleet: LocalFleet, proxy_id: ProxyId) -> Path:
 
 
 def versions(fleet: LocalFleet) -> set[str]:
-    """As all members say them."""
+    """The drained members, as all members report them."""
     pages = (fleet.get(each, "/metrics", SLOW_LIMIT_S)[1].decode() for each in fleet.members)
     return {version for page in pages for version in VERSION_SAID.findall(page)}

@@ -1,4 +1,4 @@
-"""More members than one at a time: a minority that is left alone, and a fleet that is killed as a whole."""
+"""Several members die at once: one survivor without a quorum, and a fleet that dies as a whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_QUORUM = 3
 """The exit code of `fleet status`."""
 
 
-def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
+def test_last_of_three_serves_all_brokers_and_reports_no_quorum(
     fleet: LocalFleet, stage: Stage, make_topic: Callable[..., str]
 ) -> None:
     with stage(fleet) as scene:
@@ -46,13 +46,13 @@ def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
         wait_for(lambda: not fleet.ownership(last).quorum.present, f"{last} knows that it has no quorum")
         document, asked_s = status(fleet)
         since_kill_s = asked_s - killed_at_s
-        assert document.told_by == last
+        assert document.reported_by == last
         assert document.quorum.present is False
         assert 0 < document.quorum.lost_s <= since_kill_s + 1.0
         later, asked_again_s = status(fleet)
         passed_s = later.quorum.lost_s - document.quorum.lost_s
         assert 0 < passed_s <= asked_again_s - asked_s + 1.0
-        # Nothing can be committed, so nothing is; what is advertised goes around the dead.
+        # No change can be committed. The advertised owners bypass the dead members.
         assert scene.committed(last) == before
         assert fleet.ownership(last).generation == generation
 
@@ -64,13 +64,13 @@ def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
         assert fleet.ownership(last).staleness_s == 0
 
 
-def test_a_fleet_that_is_killed_as_a_whole_comes_back_as_it_was(fleet: LocalFleet, stage: Stage) -> None:
+def test_fleet_killed_as_a_whole_restores_its_ownership(fleet: LocalFleet, stage: Stage) -> None:
     with stage(fleet) as scene:
         before, generation = scene.committed("p1"), scene.generation()
         trees = [Tree(fleet, each) for each in fleet.members]
 
         for proxy_id in fleet.members:
-            fleet.freeze(proxy_id)  # so that none outlives another by the millisecond that taking over needs
+            fleet.freeze(proxy_id)  # at once, so that no member lives long enough to take over
         fleet.kill(*fleet.members)
         for tree in trees:
             tree.prove_gone()
@@ -84,7 +84,7 @@ def test_a_fleet_that_is_killed_as_a_whole_comes_back_as_it_was(fleet: LocalFlee
         for proxy_id in fleet.members:
             assert scene.committed(proxy_id) == before
             assert fleet.ownership(proxy_id).generation >= generation
-            # From the first answer on, clients find each identity where it was before.
+            # From the first answer on, each identity has its former owner.
             views = [view for view in scene.views(proxy_id, restarted_s) if view.at_s > restarted_s]
             moved = [view for view in views if not view.owners.items() <= before.items()]
             assert not moved, f"{proxy_id} sent clients elsewhere in between: {moved}"
@@ -92,7 +92,7 @@ def test_a_fleet_that_is_killed_as_a_whole_comes_back_as_it_was(fleet: LocalFlee
 
 
 def status(fleet: LocalFleet) -> tuple[StatusDocument, float]:
-    """What `fleet status --json` prints without a quorum, and when it had."""
+    """Run `fleet status --json` without a quorum. Returns: its document, the time of the answer."""
     done = subprocess.run(
         [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"],
         capture_output=True,
@@ -105,7 +105,7 @@ def status(fleet: LocalFleet) -> tuple[StatusDocument, float]:
 
 
 def produce_and_consume(bootstrap_servers: str, topic: str, limit_s: float = 60.0) -> None:
-    """Clients that know nobody else bring a record to every partition, and get it back."""
+    """Produce a record to every partition through one member, and consume it."""
     values = {f"{partition}".encode() for partition in range(12)}
     delivered: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all"})

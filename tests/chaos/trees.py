@@ -1,4 +1,4 @@
-"""The processes of a member, and proofs of what has been done to them."""
+"""The processes of a member, and proofs of their state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chaos.seeded.effects import is_gone, is_stopped
 
 
 class Tree:
-    """The processes that a member consists of at one moment: supervisor, control and one worker."""
+    """The processes of a member at one moment: supervisor, control process and one worker."""
 
     def __init__(self, fleet: LocalFleet, proxy_id: ProxyId) -> None:
         self.supervisor = psutil.Process(fleet.pid(proxy_id))
@@ -24,24 +24,24 @@ class Tree:
         self.everyone = [self.supervisor, *places.values()]
 
     def prove_gone(self) -> None:
-        """No process of it lives any more."""
+        """Check that every process has ended."""
         for process in self.everyone:
             wait_for(partial(is_gone, process), f"the end of {process}", 5.0)
 
     def prove_stopped(self) -> None:
-        """Every process of it is in the kernel's state T."""
+        """Check that every process is in the kernel's state T."""
         for process in self.everyone:
             wait_for(partial(is_stopped, process), f"{process} stopped", 2.0)
 
     def prove_running(self) -> None:
-        """Every process of it lives, and is not stopped."""
+        """Check that every process runs, and is not stopped."""
         for process in self.everyone:
             assert not is_gone(process), f"{process} is gone"
             assert not is_stopped(process), f"{process} is stopped"
 
 
 def try_tree(fleet: LocalFleet, proxy_id: ProxyId) -> Tree | None:
-    """The processes of a member; None while one of them is missing."""
+    """The processes of a member; None while a process is missing."""
     try:
         return Tree(fleet, proxy_id)
     except (KeyError, IndexError, psutil.NoSuchProcess):

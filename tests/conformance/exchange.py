@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fleet.core.model import BrokerId, Endpoint
-from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
+from fleet.proxy.wire.api_versions import APIS_WITH_BROKER_MINIMUM
 from tests.conformance.messages import (
     UNKNOWN,
     Form,
@@ -55,7 +55,7 @@ def response_form(message: Message, version: int) -> Form:
 
 def listed_from(message: Message) -> int:
     """The lowest version that clients are told, of a broker that has all."""
-    return message.versions.low if message.api_key in LISTED_FROM_BELOW else offered(message).low
+    return message.versions.low if message.api_key in APIS_WITH_BROKER_MINIMUM else offered(message).low
 
 
 def request_frame(

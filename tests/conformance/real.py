@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from fleet.core.model import BrokerId, Endpoint
 from fleet.drills.cluster.kafka import KafkaCluster
-from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
+from fleet.proxy.wire.api_versions import APIS_WITH_BROKER_MINIMUM
 from tests.conformance.exchange import (
     API_VERSIONS,
     ENDPOINTS,
@@ -290,7 +290,7 @@ def intersection(message: Message, broker: Mapping[str, int]) -> Values | None:
     low, high = max(known.low, broker["MinVersion"]), min(known.high, broker["MaxVersion"])
     if low > high:
         return None
-    lowest = broker["MinVersion"] if message.api_key in LISTED_FROM_BELOW else low
+    lowest = broker["MinVersion"] if message.api_key in APIS_WITH_BROKER_MINIMUM else low
     return {"ApiKey": message.api_key, "MinVersion": lowest, "MaxVersion": high}
 
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LISTENER, LocalFleet
-from fleet.drills.cluster.kafka import LIBS, KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from fleet.drills.cluster.nat import advertise_elsewhere
 from tests.conftest import AUTHORIZER, IMPATIENT, make_cluster
 from tests.integration.relay import Relays
@@ -43,7 +44,7 @@ class Site:
 
 def cluster(release: str, folder: Path) -> KafkaCluster:
     """Three brokers of a release, not started yet, which keep ACLs."""
-    libs = LIBS if release == NEWEST else older_kafka(release)
+    libs = CHECKOUT_LIBS if release == NEWEST else older_kafka(release)
     return make_cluster(folder, libs=libs, properties=AUTHORIZER)
 
 

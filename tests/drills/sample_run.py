@@ -1,4 +1,4 @@
-"""A chaos run without a fleet and without brokers: clients that see what they are told to, faults that do."""
+"""A chaos run without servers: the test chooses what clients observe, and the outcome of faults."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tests.chaos.seeded.schedule import Fault
 from tests.chaos.seeded.workloads import PARTITIONS
 
 LATER_S = 30.0
-"""Clients see their records that long after they are started, and so after each moment of a run."""
-PROOF = "it is gone"
+"""Time stamps of records lie this far in the future, and so after each moment of a run."""
+PROOF = "the process ended"
 
 
 @dataclass
 class Stage:
-    """What comes of a run.
+    """The chosen outcome of a run.
 
     Args:
-        outcomes: of faults, by their target; those of all others are proved.
-        starts: whether the fleet comes up.
-        flowing: the partitions on which clients see records.
-        readable: of how many topics the brokers tell what they hold.
-        said: by the run.
+        outcomes: errors of faults, by target; all other faults succeed.
+        starts: whether the fleet starts.
+        flowing: the partitions on which clients have records.
+        readable: number of topics whose log can be read.
+        said: progress lines of the run.
     """
 
     outcomes: dict[str, Exception] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Stage:
 
 
 class Fleet:
-    """One that is there as soon as it is started, if it comes up at all."""
+    """A fleet that is ready at once, or fails to start."""
 
     settings = None
     members = ()
@@ -114,14 +114,14 @@ class Fleet:
 
 
 class Onlooker:
-    """Has seen one owner of one identity."""
+    """An observer that has seen one owner of one identity."""
 
     sightings = (Sighting(1.0, "p1", 4, {1: ("p1",)}),)
 
     def __init__(self, settings: object, broker_ids: object) -> None: ...
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[None]:
+    async def observing(self) -> AsyncIterator[None]:
         yield
 
     def views(self) -> dict[str, list[View]]:
@@ -132,7 +132,7 @@ class Onlooker:
 
 
 class Admin:
-    """Makes and deletes every topic at once."""
+    """An AdminClient that creates and deletes every topic at once."""
 
     def __init__(self, settings: object) -> None: ...
 
@@ -146,7 +146,7 @@ class Admin:
 
 
 def set_up(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """Have runs take place on a stage; limits pass at once."""
+    """Replace the servers of runs by a stage, and set time limits to zero."""
     stage = Stage()
     monkeypatch.setattr(run, "_FLOW_LIMIT_S", 0.0)
     monkeypatch.setattr(run, "LocalFleet", lambda *_, **__: Fleet(stage))

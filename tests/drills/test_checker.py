@@ -1,4 +1,4 @@
-"""The checker, with histories that are wrong in each way that it is there to find."""
+"""The checker finds each kind of violation in wrong histories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def event(partition: int, sequence: int, at_s: float | None = None, offset: int 
 
 
 def clean() -> list[Event]:
-    """Sequence n at offset n, in the n-th ten seconds; the last ones after the last fault."""
+    """Sequence n is at offset n, in the n-th ten seconds. The last records come after the last fault."""
     return [event(partition, sequence) for sequence in range(7) for partition in range(PARTITIONS)]
 
 
@@ -62,7 +62,7 @@ HISTORY = History(
         Sighting(0.1, "p2", 4, {1: ("p1",), 2: ("p3",)}),
         Sighting(11.0, "p2", 5, {1: ("p2",), 2: ("p3",)}),
         Sighting(11.1, "p3", 5, {1: ("p2",), 2: ("p3",)}),
-        # Behind the others, which is no fault: it is another member.
+        # An older generation at another member is not a violation.
         Sighting(30.0, "p1", 4, {1: ("p1",), 2: ("p3",)}),
     ],
     views=views(11.0),
@@ -94,31 +94,31 @@ def test_a_clean_history_breaks_nothing() -> None:
         ("never", False, []),
     ],
 )
-def test_a_lost_record_is_judged_by_what_was_promised(
+def test_lost_record_is_a_violation_only_where_promised(
     durable: Literal["always", "proxies", "never"], brokers_failed: bool, expected: list[str]
 ) -> None:
     promise = replace(STRICT, durable=durable)
     assert rules(with_stream(brokers_failed, promise=promise, log=without(3))) == expected
 
 
-def test_an_acknowledged_record_that_the_group_never_got_is_lost() -> None:
+def test_acknowledged_record_not_delivered_is_lost() -> None:
     assert rules(with_stream(received=without(3))) == ["lost"]
 
 
 @pytest.mark.parametrize(("exact", "expected"), [(True, ["duplicated"]), (False, [])])
-def test_a_record_twice_in_the_log_is_judged_where_it_was_promised(exact: bool, expected: list[str]) -> None:
+def test_duplicate_is_a_violation_only_where_promised(exact: bool, expected: list[str]) -> None:
     again = [*clean(), event(0, 3, offset=7)]
     assert rules(with_stream(promise=replace(STRICT, exact=exact), log=again)) == expected
 
 
 @pytest.mark.parametrize(("exact", "expected"), [(True, ["reordered"]), (False, [])])
-def test_order_is_judged_where_it_was_promised(exact: bool, expected: list[str]) -> None:
+def test_order_is_checked_only_where_promised(exact: bool, expected: list[str]) -> None:
     swapped = [*clean()[2:4], *clean()[:2], *clean()[4:]]
     assert rules(with_stream(promise=replace(STRICT, exact=exact), received=swapped)) == expected
 
 
-def test_order_is_judged_in_the_log_alone_where_a_group_has_none() -> None:
-    promise = replace(STRICT, in_turn=False)
+def test_order_is_checked_only_in_the_log_for_unordered_groups() -> None:
+    promise = replace(STRICT, ordered=False)
     swapped = [*clean()[2:4], *clean()[:2], *clean()[4:]]
     assert rules(with_stream(promise=promise, received=swapped)) == []
     assert rules(with_stream(promise=promise, received=swapped, log=swapped)) == ["reordered"]
@@ -126,7 +126,7 @@ def test_order_is_judged_in_the_log_alone_where_a_group_has_none() -> None:
 
 
 def compacted() -> list[Event]:
-    """The last two records of each partition, which has two keys."""
+    """The compacted log: the last two records of each partition, which has two keys."""
     return [each for each in clean() if each.record.sequence in (5, 6)]
 
 
@@ -136,9 +136,9 @@ def test_a_compacted_topic_holds_the_last_write_of_each_key() -> None:
 
 
 @pytest.mark.parametrize("where", ["log", "received"])
-def test_a_key_without_its_last_acknowledged_write_is_found(where: str) -> None:
+def test_key_without_its_last_acknowledged_write_is_found(where: str) -> None:
     older = [each for each in clean() if each.record.sequence in (3, 4, 6)]  # key 1 ends at 3, not at 5
-    missing = [each for each in clean() if each.record.sequence in (2, 6)]  # key 1 is not there at all
+    missing = [each for each in clean() if each.record.sequence in (2, 6)]  # key 1 is missing
     for events in (older, missing):
         histories = {"log": compacted(), "received": compacted(), where: events}
         assert rules(with_stream(keys=2, **histories)) == ["stale_key"]
@@ -146,33 +146,33 @@ def test_a_key_without_its_last_acknowledged_write_is_found(where: str) -> None:
         assert rules(with_stream(keys=2, promise=unpromised, **histories)) == []
 
 
-def test_a_key_may_hold_a_later_write_that_nobody_acknowledged() -> None:
+def test_key_may_hold_a_later_unacknowledged_write() -> None:
     log = [*compacted(), event(0, 7), event(1, 7), event(0, 9), event(1, 9)]
     assert rules(with_stream(keys=2, log=log, received=[*clean(), *log[4:]])) == []
 
 
-def test_an_older_write_behind_the_last_one_is_what_a_reader_gets() -> None:
+def test_older_write_after_the_last_one_makes_a_key_stale() -> None:
     log = [*compacted(), event(1, 3, offset=7)]
     assert rules(with_stream(keys=2, log=log)) == ["stale_key", "reordered"]
 
 
-def test_a_group_may_be_given_older_records_again() -> None:
+def test_group_may_receive_older_records_again() -> None:
     assert rules(with_stream(keys=2, log=compacted(), received=[*clean(), *clean()[4:8]])) == []
 
 
-def test_a_topic_that_was_not_compacted_proves_nothing() -> None:
+def test_topic_that_was_not_compacted_is_found() -> None:
     assert rules(with_stream(keys=2)) == ["no_effect"]
 
 
 @pytest.mark.parametrize("where", ["received", "log"])
-def test_a_record_of_an_aborted_transaction_must_not_be_read(where: str) -> None:
+def test_record_of_an_aborted_transaction_is_found(where: str) -> None:
     aborted = [event(0, 90)]
     assert rules(with_stream(aborted=aborted)) == []
     assert rules(with_stream(aborted=aborted, **{where: [*clean(), event(0, 90)]})) == ["aborted_seen"]
 
 
 def late(events: Sequence[Event]) -> list[Event]:
-    """The last record of partition 1 comes too late."""
+    """Delay the last record of partition 1 too long."""
     after_s = WHOLE_S + PROGRESS_LIMIT_S + 1.0
     return [*events[:-1], replace(events[-1], at_s=after_s)]
 
@@ -182,11 +182,11 @@ def test_every_partition_must_move_within_the_bound(which: str) -> None:
     assert rules(with_stream(**{which: late(clean())})) == ["no_progress"]
 
 
-def test_what_moved_before_the_last_fault_is_no_progress() -> None:
+def test_records_before_the_last_fault_are_no_progress() -> None:
     assert rules(replace(HISTORY, whole_since_s=61.0)) == ["no_progress", "no_progress"]
 
 
-def test_a_producer_that_gave_up_by_itself_makes_no_progress_and_loses_nothing() -> None:
+def test_producer_that_gave_up_is_excused_after_a_broker_failure() -> None:
     stopped = [each for each in clean() if each.at_s < WHOLE_S]
     histories = {"acknowledged": stopped, "received": stopped, "log": stopped}
     assert rules(with_stream(**histories)) == ["no_progress", "no_progress"]
@@ -195,12 +195,12 @@ def test_a_producer_that_gave_up_by_itself_makes_no_progress_and_loses_nothing()
     assert rules(with_stream(True, gave_up=True, **{**histories, "log": stopped[:-1]})) == ["lost"]
 
 
-def test_a_record_that_its_producer_sent_again_is_the_clients_doing_where_a_broker_failed() -> None:
+def test_clients_repetition_is_excused_after_a_broker_failure() -> None:
     twice = [*clean(), event(1, 3, offset=7), event(1, 4, offset=8)]
     assert rules(with_stream(True, log=twice, sent_again=frozenset({(1, 7), (1, 8)}))) == []
     assert rules(with_stream(True, log=twice, sent_again=frozenset({(1, 7)}))) == ["duplicated"]
     assert rules(with_stream(True, log=twice)) == ["duplicated"]
-    # Leaders that stay where they are give a producer no reason to.
+    # Without a leader change a producer has no reason to send records again.
     assert rules(with_stream(False, log=twice, sent_again=frozenset({(1, 7), (1, 8)}))) == ["duplicated"]
 
 
@@ -209,7 +209,7 @@ def test_one_generation_has_one_owner_set_of_an_identity() -> None:
     assert rules(replace(HISTORY, sightings=[*HISTORY.sightings, other])) == ["two_owner_sets"]
 
 
-def test_the_order_of_owners_is_a_part_of_it() -> None:
+def test_order_of_owners_is_part_of_an_owner_set() -> None:
     sightings = [Sighting(1.0, "p1", 9, {1: ("p1", "p2")}), Sighting(1.0, "p2", 9, {1: ("p2", "p1")})]
     assert rules(replace(HISTORY, sightings=sightings)) == ["two_owner_sets"]
 
@@ -219,12 +219,12 @@ def test_the_generation_of_a_member_must_not_fall() -> None:
     assert rules(replace(HISTORY, sightings=[*HISTORY.sightings, fallen])) == ["generation_fell"]
 
 
-def test_a_dead_member_must_not_be_advertised_beyond_the_bound() -> None:
+def test_dead_member_advertised_beyond_the_bound_is_found() -> None:
     assert rules(replace(HISTORY, views=views(12.4))) == []
     assert rules(replace(HISTORY, views=views(12.6))) == ["advertised_dead"]
 
 
-def test_a_dead_member_that_is_advertised_until_it_is_back_is_found() -> None:
+def test_dead_member_advertised_until_its_return_is_found() -> None:
     assert rules(replace(HISTORY, views=views(20.5))) == ["advertised_dead"]
 
 
@@ -234,12 +234,12 @@ def test_a_dead_member_that_is_advertised_again_is_found() -> None:
     assert rules(replace(HISTORY, views=flapped)) == ["advertised_dead"]
 
 
-def test_an_identity_that_nobody_stands_for_is_found() -> None:
+def test_identity_without_an_owner_is_found() -> None:
     missing = {**views(11.0), "p2": [View(0.0, BEFORE), View(10.5, {2: "p3"})]}
     assert rules(replace(HISTORY, views=missing)) == ["advertised_dead"]
 
 
-def test_a_survivor_that_says_nothing_is_found() -> None:
+def test_survivor_without_metadata_is_found() -> None:
     assert rules(replace(HISTORY, views={"p2": views(11.0)["p2"]})) == ["advertised_dead"]
 
 

@@ -15,12 +15,12 @@ def test_brokers_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":1", "a:b", "a:0", "a:65536", "a:-1"])
-def test_what_is_no_broker_is_refused(text: str) -> None:
+def test_invalid_broker_address_is_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_brokers(text)
 
 
-def test_leader_and_follower_take_turns_unless_told_otherwise() -> None:
+def test_kills_alternate_between_leader_and_follower_by_default() -> None:
     assert plan_kills(None, 3, 3) == ("leader", "follower", "leader")
     assert plan_kills("leader", 2, 3) == ("leader", "leader")
     assert plan_kills("p3", 2, 3) == ("p3", "p3")
@@ -28,7 +28,7 @@ def test_leader_and_follower_take_turns_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(("kill", "proxies"), [("p4", 3), ("follower", 3), (None, 1), ("leader", 1)])
-def test_a_kill_that_cannot_be_is_refused(kill: str | None, proxies: int) -> None:
+def test_impossible_kill_is_rejected(kill: str | None, proxies: int) -> None:
     with pytest.raises(click.BadParameter):
         plan_kills(kill, 1, proxies)
 
@@ -37,7 +37,7 @@ def test_help_names_every_option_and_mistakes_are_usage_errors() -> None:
     runner = CliRunner()
     shown = runner.invoke(command, ["--help"])
     assert shown.exit_code == 0
-    options = "proxies brokers-count brokers kill rounds client duration data-dir keep json"
+    options = "proxies brokers-count brokers kill rounds client duration data-dir kafka-home fetch keep json"
     for option in options.split():
         assert f"--{option}" in shown.output
     assert runner.invoke(command, ["--kill", "p9"]).exit_code == 2

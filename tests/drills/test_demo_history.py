@@ -22,7 +22,7 @@ def test_a_foreign_value_is_refused(value: bytes | None) -> None:
         Record.decode(value)
 
 
-def test_a_reader_goes_on_where_it_stopped_and_leaves_half_an_entry_for_later(tmp_path: Path) -> None:
+def test_reader_continues_and_leaves_a_partial_entry(tmp_path: Path) -> None:
     path = tmp_path / "some.history"
     reader = HistoryReader(path)
     assert list(reader.read()) == []

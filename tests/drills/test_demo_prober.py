@@ -23,7 +23,7 @@ OWNERS: dict[Endpoint, ProxyId] = {P1: "p1", P2: "p2", P3: "p3"}
 
 
 def response(correlation_id: int, brokers: dict[int, Endpoint], rack: str | None = None) -> bytes:
-    """A Metadata response as kio writes it, without its length."""
+    """A Metadata response, encoded by kio, without its length."""
     buffer = io.BytesIO()
     entity_writer(ResponseHeader)(buffer, ResponseHeader(correlation_id=i32(correlation_id)))
     body = MetadataResponse(
@@ -56,12 +56,12 @@ def test_brokers_are_read_from_what_kio_writes(rack: str | None) -> None:
     assert brokers_of(response(5, brokers, rack), 5) == brokers
 
 
-def test_an_answer_to_another_question_is_refused() -> None:
-    with pytest.raises(MalformedFrame, match="answer to 5, asked 6"):
+def test_metadata_of_another_correlation_id_is_rejected() -> None:
+    with pytest.raises(MalformedFrame, match="correlation id 5, expected 6"):
         brokers_of(response(5, {1: P1}), 6)
 
 
-def test_an_answer_that_ends_inside_a_broker_is_refused() -> None:
+def test_metadata_that_ends_inside_a_broker_is_rejected() -> None:
     with pytest.raises(TruncatedFrame):
         brokers_of(response(5, {1: P1})[:16], 5)
 
@@ -72,7 +72,7 @@ def prober(**changes: list[Change]) -> Prober:
     return made
 
 
-def test_live_since_the_last_survivor_advertises_only_survivors() -> None:
+def test_fleet_is_live_once_all_survivors_advertise_survivors() -> None:
     before = Change(1.0, {1: P1, 2: P2, 3: P3})
     probed = prober(
         p1=[before, Change(10.4, {1: P1, 2: P1, 3: P3})],
@@ -83,13 +83,13 @@ def test_live_since_the_last_survivor_advertises_only_survivors() -> None:
     assert probed.owners("p3") == {1: "p1", 2: "p3", 3: "p3"}
 
 
-def test_not_live_while_one_survivor_still_advertises_the_dead() -> None:
+def test_fleet_with_a_survivor_advertising_the_dead_is_not_live() -> None:
     before = Change(1.0, {1: P1, 2: P2, 3: P3})
     probed = prober(p1=[before, Change(10.4, {1: P1, 2: P1, 3: P3})], p3=[before])
     assert probed.live_since_s({1, 2, 3}, ("p1", "p3"), 10.0) is None
 
 
-def test_not_live_while_an_identity_is_missing_or_at_an_unknown_address() -> None:
+def test_fleet_with_a_missing_or_unknown_address_is_not_live() -> None:
     missing = prober(p1=[Change(11.0, {1: P1, 2: P1})])
     assert missing.live_since_s({1, 2, 3}, ("p1",), 10.0) is None
     foreign = prober(p1=[Change(11.0, {1: P1, 2: P1, 3: Endpoint("127.77.3.3", 9092)})])
@@ -102,7 +102,7 @@ def test_a_relapse_starts_the_clock_again() -> None:
     assert probed.live_since_s({1, 2}, ("p1",), 10.0) == 10.9
 
 
-def test_a_change_that_keeps_it_live_does_not_start_the_clock_again() -> None:
+def test_change_between_survivors_keeps_the_live_time() -> None:
     probed = prober(p1=[Change(10.1, {1: P1, 2: P1}), Change(12.0, {1: P3, 2: P1})], p3=[])
     assert probed.live_since_s({1, 2}, ("p1", "p3"), 10.0) is None
     probed.changes["p3"] = [Change(9.0, {1: P1, 2: P1})]

@@ -42,7 +42,7 @@ def test_the_json_is_the_object_that_its_schema_describes() -> None:
     }
 
 
-def test_the_schema_refuses_what_is_missing_and_what_is_too_much() -> None:
+def test_schema_rejects_missing_and_additional_fields() -> None:
     document = json.loads(Result(AUDIT, (ROUND,)).to_json())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**document, "extra": 1}, SCHEMA)
@@ -52,10 +52,10 @@ def test_the_schema_refuses_what_is_missing_and_what_is_too_much() -> None:
 
 
 @pytest.mark.parametrize("fault", ["lost", "duplicated", "out_of_order"])
-def test_any_fault_fails_the_demo(fault: str) -> None:
+def test_any_violation_fails_the_demo(fault: str) -> None:
     assert not Result(replace(AUDIT, **{fault: 1}), ()).passed
 
 
-def test_a_demo_in_which_something_never_happened_fails() -> None:
+def test_demo_with_an_unfinished_step_fails() -> None:
     assert Result(AUDIT, ()).passed
-    assert not Result(AUDIT, (), ("round 1: p1 was not advertised around",)).passed
+    assert not Result(AUDIT, (), ("round 1: not every survivor bypassed p1",)).passed

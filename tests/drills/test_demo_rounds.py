@@ -1,4 +1,4 @@
-"""Choosing a victim and adding up what survivors say, with a fleet that exists on paper only."""
+"""Choosing a victim and combining the survivors' reports, with a simulated fleet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fleet.drills.demo.rounds import Rounds, _last_ms
 from fleet.drills.workload.clients import Workload, WorkloadSpec
 from fleet.drills.workload.history import Event, HistoryReader, HistoryWriter, Record
 from fleet.drills.workload.prober import Change, Prober
-from fleet.drills.workload.streams import Stream
+from fleet.drills.workload.streams import GrowingHistory
 
 OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for number in range(1, 6)}
 
 
 class PaperFleet:
-    """Says who runs and who leads; killing is only written down."""
+    """A simulated fleet with running members and a leader. It only records kills."""
 
     def __init__(self, leader: ProxyId, *running: ProxyId) -> None:
         self.running = running
@@ -39,7 +39,7 @@ def rounds(folder: Path, fleet: PaperFleet, owners: dict[BrokerId, int]) -> Roun
     return Rounds(cast(LocalFleet, fleet), frozenset(owners), workload, prober)
 
 
-async def test_leader_follower_and_names_are_found(tmp_path: Path) -> None:
+async def test_kill_targets_resolve_to_members(tmp_path: Path) -> None:
     choosing = rounds(tmp_path, PaperFleet("p2", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
     assert await choosing.choose("leader") == ("p2", True)
     assert await choosing.choose("p2") == ("p2", True)
@@ -47,9 +47,7 @@ async def test_leader_follower_and_names_are_found(tmp_path: Path) -> None:
     assert (await choosing.choose("follower"))[1] is False
 
 
-async def test_whoever_aims_knows_what_was_advertised_just_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_aiming_probes_fast_before_the_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     aiming = rounds(tmp_path, PaperFleet("p2", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
     waited: list[tuple[float, bool]] = []
 
@@ -61,27 +59,27 @@ async def test_whoever_aims_knows_what_was_advertised_just_before(
     assert waited == [(0.5, True)]
 
 
-async def test_a_follower_that_stands_for_nothing_is_spared(tmp_path: Path) -> None:
+async def test_follower_without_identities_is_spared(tmp_path: Path) -> None:
     choosing = rounds(tmp_path, PaperFleet("p1", "p1", "p2", "p3"), {1: 1, 2: 1, 3: 3})
     assert await choosing.choose("follower") == ("p3", False)
 
 
-async def test_the_follower_is_another_than_the_last_victim(tmp_path: Path) -> None:
+async def test_follower_differs_from_the_last_victim(tmp_path: Path) -> None:
     choosing = rounds(tmp_path, PaperFleet("p3", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
     for last, expected in (("p1", "p2"), ("p2", "p1")):
         choosing._last_victim = last
         assert await choosing.choose("follower") == (expected, False)
 
 
-def test_the_last_survivor_counts_and_one_that_never_says_so_spoils_it() -> None:
+def test_last_survivor_counts_and_a_missing_report_yields_none() -> None:
     assert _last_ms([10.1, 10.3, 10.2], 10.0) == pytest.approx(300)
     assert _last_ms([10.1, None], 10.0) is None
     assert _last_ms([], 10.0) is None
 
 
-def test_a_stream_flows_when_every_partition_does(tmp_path: Path) -> None:
+def test_history_flows_when_every_partition_does(tmp_path: Path) -> None:
     path = tmp_path / "x.history"
-    writer, stream = HistoryWriter(path), Stream(HistoryReader(path))
+    writer, stream = HistoryWriter(path), GrowingHistory(HistoryReader(path))
     for partition, at_s in ((0, 1.0), (1, 2.0), (0, 3.0)):
         writer.append(Event(at_s, partition, Record(1, 0), 0))
     writer.flush()

@@ -1,4 +1,4 @@
-"""Children that never outlive their parent; with real processes."""
+"""Children never outlive their parent; with real processes."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_output_goes_to_the_log(tmp_path: Path) -> None:
     assert "no log" in tail(tmp_path / "none.log")
 
 
-def test_modules_run_with_the_code_of_this_work_tree(tmp_path: Path) -> None:
+def test_modules_run_with_the_code_of_this_checkout(tmp_path: Path) -> None:
     child = spawn_module("fleet.drills.workload.history", log=tmp_path / "log")
     assert child.wait(20) == 0
 
 
-def test_a_program_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+def test_missing_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match="cannot start no-such-program"):
         spawn(["no-such-program"], tmp_path / "log")
 
@@ -77,7 +77,7 @@ def test_only_the_main_thread_may_spawn(tmp_path: Path) -> None:
     assert "main thread" in str(caught[0])
 
 
-def test_end_kills_what_does_not_want_to_end_and_its_children(tmp_path: Path) -> None:
+def test_end_kills_a_stubborn_child_and_its_descendants(tmp_path: Path) -> None:
     log = tmp_path / "log"
     child = spawn([sys.executable, "-c", STUBBORN], log)
     assert eventually(lambda: "up" in log.read_text())
@@ -88,7 +88,7 @@ def test_end_kills_what_does_not_want_to_end_and_its_children(tmp_path: Path) ->
     assert all(gone(pid) for pid in everyone)
 
 
-def test_end_lets_those_end_that_do(tmp_path: Path) -> None:
+def test_end_waits_for_children_that_stop(tmp_path: Path) -> None:
     child = spawn([sys.executable, "-c", SLEEP], tmp_path / "log")
     end([child], patience_s=20.0)
     assert child.returncode == -signal.SIGTERM
@@ -134,9 +134,9 @@ time.sleep(600)
         assert eventually(lambda: gone(child_pid))
 
 
-def test_the_hooks_that_a_fork_needs_in_pairs_are_there_before_the_first() -> None:
-    # Found: a chaos test failed with "release unlocked lock". Its observers' thread had imported the
-    # executor's module, which registers fork hooks, while the main thread was in a fork.
+def test_fork_hooks_are_registered_before_the_first_fork() -> None:
+    # Found: a chaos test failed with "release unlocked lock". While the main thread was in a fork, the
+    # observers' thread had imported the executor's module, which registers fork hooks.
     code = "import sys, fleet.drills.cluster.spawn; print('concurrent.futures.thread' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "True"

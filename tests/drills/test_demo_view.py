@@ -16,7 +16,7 @@ ROUND = Round("p2", False, 12.4, 20.6, 250.0, 400.0, 500.0)
 def member(proxy_id: str) -> MemberDocument:
     return MemberDocument(
         proxy_id=proxy_id,
-        state="up",
+        condition="up",
         status=MemberStatus.UP,
         liveness=Liveness.UP,
         drained=False,
@@ -55,7 +55,7 @@ def document(proxy_id: str) -> OwnershipDocument:
         brokers=(),
         identities=(IdentityDocument(1, ("p2",), ("p2",), ("p3",), None, ()),),
         takeovers=(),
-        raft_trouble=None,
+        raft_error=None,
         balanced_by="identities",
     )
 
@@ -63,12 +63,21 @@ def document(proxy_id: str) -> OwnershipDocument:
 def test_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     view = Lines()
     view.say("hello")
-    view.round_over(ROUND)
+    view.add_round(ROUND)
     view.close()
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"hello\n{round_line(ROUND)}\n"
     assert "killed p2, a follower: detected after 12 ms, advertised after 21 ms" in printed.err
+
+
+def test_terminal_lines_name_no_source_file(capsys: pytest.CaptureFixture[str]) -> None:
+    view = Terminal()
+    view.say("killing")
+    view.close()
+    printed = capsys.readouterr().out
+    assert "killing" in printed
+    assert ".py" not in printed
 
 
 def test_the_picture_shows_owners_members_rates_and_rounds() -> None:
@@ -86,13 +95,13 @@ def test_the_picture_shows_owners_members_rates_and_rounds() -> None:
                 consumed_per_s=1001.2,
             )
         )
-        view.round_over(ROUND)
+        view.add_round(ROUND)
     finally:
         view.close()
     last = output.getvalue().rsplit("╭", 1)[1]
     rows = [line.strip("│ ").split() for line in last.splitlines()]
     assert ["1", "p3", "p2", "p3"] in rows
-    assert ["2", "nobody"] in rows
+    assert ["2", "no", "owner"] in rows
     assert ["p1", "up", "leader", "7"] in rows
     assert ["p2", "dead"] in rows
     assert ["p3", "up", "follower", "7", "1"] in rows

@@ -1,4 +1,4 @@
-"""Where a workload's consumers stop."""
+"""The offset at which a workload's consumer stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.drills.workload.history import Event, HistoryWriter, Record
 
 
 class Brokers:
-    """Tell a later high watermark each time that they are asked."""
+    """Brokers that report a later high watermark at each query."""
 
     def __init__(self, *offsets: int) -> None:
         self.offsets = list(offsets)
@@ -39,19 +39,17 @@ def spec(tmp_path: Path) -> WorkloadSpec:
     return made
 
 
-def test_an_acknowledged_record_that_is_not_replicated_yet_is_waited_for(
+def test_log_end_waits_for_replication_of_an_acknowledged_record(
     spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a run with acks=1 whose last record was consumed by nobody, and counted as lost."""
+    """Found by a run with acks=1: its last record was not consumed, and counted as lost."""
     brokers = Brokers(2, 2, 3, 4)
     monkeypatch.setattr(clients, "AdminClient", lambda _: brokers)
     assert ends_of_log(spec) == {0: 3}
     assert brokers.offsets == [4]
 
 
-def test_a_record_that_a_broker_has_lost_is_not_waited_for_for_ever(
-    spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_end_stops_waiting_for_a_lost_record(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "REPLICATION_LIMIT_S", 0.0)
     brokers = Brokers(*[2] * 10_000)
     monkeypatch.setattr(clients, "AdminClient", lambda _: brokers)

@@ -1,4 +1,4 @@
-"""A game day's topic, and what its clients say."""
+"""A game day's topic, and the reports of its clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "# of the game day\n\nsasl.username = day\nsasl.password=a=b\nbootstrap.s
 
 
 class Admin:
-    """An AdminClient that refuses everything for one reason, or nothing."""
+    """An AdminClient that refuses every request with one error, or accepts every request."""
 
     def __init__(self, reason: int | None = None) -> None:
         self.settings: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Admin:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Topic, Admin]]:
-    """Makes a topic at a cluster that refuses it for a reason."""
+    """Makes a topic at a cluster that may refuse it."""
 
     def make(reason: int | None = None, **options: Any) -> tuple[Topic, Admin]:
         admin = Admin(reason)
@@ -65,7 +65,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Topic, Admin]]
     return make
 
 
-def test_a_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, Admin]]) -> None:
+def test_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, Admin]]) -> None:
     made, admin = topic(topic_prefix="team-a.day")
     made.create()
     (asked,) = admin.topics
@@ -80,24 +80,24 @@ def test_a_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, 
     [
         (
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            "may not be created: .*give --topic-prefix one that is allowed",
+            "not allowed to create topic .*set --topic-prefix to an allowed prefix",
         ),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "have Create, Describe, Write, Read and Delete allowed"),
-        (KafkaError._TIMED_OUT, "through the fleet at p1:9100,p2:9100: .*every broker has to be up"),
-        (KafkaError.POLICY_VIOLATION, "cannot be created through the fleet"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "allow Create, Describe, Write, Read and Delete"),
+        (KafkaError._TIMED_OUT, "through the fleet at p1:9100,p2:9100: .*every broker is up"),
+        (KafkaError.POLICY_VIOLATION, "cannot create topic .* through the fleet"),
     ],
 )
-def test_what_keeps_a_topic_from_being_made_is_said(
+def test_topic_creation_error_names_the_cause(
     topic: Callable[..., tuple[Topic, Admin]], reason: int, why: str
 ) -> None:
     made, _ = topic(reason)
     with pytest.raises(GameDayError, match=why):
         made.create()
-    with pytest.raises(GameDayError, match="cannot be deleted, and stays"):
+    with pytest.raises(GameDayError, match=r"cannot delete topic .*; delete it by hand"):
         made.delete()
 
 
-def test_clients_have_the_settings_of_a_file(
+def test_clients_use_the_settings_of_a_file(
     topic: Callable[..., tuple[Topic, Admin]], tmp_path: Path
 ) -> None:
     path = tmp_path / "client.properties"
@@ -119,9 +119,9 @@ def test_clients_have_the_settings_of_a_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("sasl.username", ":1: is no key=value"), (None, "cannot be read")]
+    ("text", "why"), [("sasl.username", ":1: not a key=value line"), (None, "cannot be read")]
 )
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+def test_invalid_client_config_is_rejected(tmp_path: Path, text: str | None, why: str) -> None:
     path = tmp_path / "client.properties"
     if text is not None:
         path.write_text(text)
@@ -129,6 +129,6 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str | No
         properties(path)
 
 
-def test_what_clients_report_has_a_time() -> None:
+def test_client_reports_have_a_time() -> None:
     lines = ["12.500 p1:9101/1: Connection refused (_TRANSPORT)", "Traceback (most recent call last):"]
     assert reports_in(lines) == [ClientReport(12.5, "p1:9101/1: Connection refused (_TRANSPORT)")]

@@ -1,4 +1,4 @@
-"""What shows that a member is as broken as it was to be, and what does not."""
+"""The observations that prove a fault, and those that do not."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import FaultNotObserved
 from fleet.core.model import Liveness, MemberStatus
-from fleet.drills.game_day.evidence import Glimpse, proof_of, what_is_missing
+from fleet.drills.game_day.evidence import Glimpse, explain_missing_proof, proof_of
 from fleet.drills.game_day.scenarios import Effect
 from tests.unit.admin.test_rolling_restart import told
 
-LIFE = 7
+INCARNATION = 7
 
 
 def saying(victim: str = "p1", **changes: Any) -> dict[str, OwnershipDocument]:
-    """What the others say of a member."""
+    """The other members' reports about a member."""
     members = tuple(
         replace(each, **changes) if each.proxy_id == victim else each for each in told("p2").members
     )
@@ -30,7 +30,7 @@ def glimpse(answers: Mapping[str, OwnershipDocument], silent_s: float = 9.0, **c
     return Glimpse(
         **{
             "victim": "p1",
-            "life": LIFE,
+            "incarnation": INCARNATION,
             "silent_s": silent_s,
             "answers": answers,
             "advertised": {},
@@ -45,42 +45,44 @@ HEARD = saying(liveness=Liveness.UP)
 
 
 @pytest.mark.parametrize("effect", ["killed", "silent"])
-def test_a_member_that_nobody_hears_is_gone(effect: Effect) -> None:
-    assert proof_of(effect, glimpse(GIVEN_UP)) == "p1 does not answer, and is given up by p2, p3"
+def test_member_unheard_by_all_peers_is_dead(effect: Effect) -> None:
+    assert proof_of(effect, glimpse(GIVEN_UP)) == "p1 does not answer, and is suspect or down for p2, p3"
 
 
 @pytest.mark.parametrize("effect", ["killed", "silent"])
 @pytest.mark.parametrize(
     ("seen", "why"),
     [
-        (glimpse(HEARD, silent_s=0.1), "p1 answers clients as before, in the same life"),
-        (glimpse(GIVEN_UP, silent_s=0.1), "p1 answers clients as before, in the same life"),
-        (glimpse(HEARD), "p1 does not answer here, but p2, p3 still hear it"),
-        (glimpse({**HEARD, **ALONE}), "p1 does not answer here, but p3 still hear it"),
+        (glimpse(HEARD, silent_s=0.1), "p1 still answers clients, and has not restarted"),
+        (glimpse(GIVEN_UP, silent_s=0.1), "p1 still answers clients, and has not restarted"),
+        (glimpse(HEARD), "p1 does not answer here, but is up for p2, p3"),
+        (glimpse({**HEARD, **ALONE}), "p1 does not answer here, but is up for p3"),
         (glimpse({}), "no other member answers"),
     ],
 )
-def test_less_than_that_proves_nothing(effect: Effect, seen: Glimpse, why: str) -> None:
+def test_partial_silence_proves_no_fault(effect: Effect, seen: Glimpse, why: str) -> None:
     assert proof_of(effect, seen) == ""
-    assert what_is_missing(effect, seen) == why
+    assert explain_missing_proof(effect, seen) == why
 
 
-def test_a_member_that_is_back_already_was_killed_but_not_silenced() -> None:
-    back = glimpse({**HEARD, "p1": told("p1", incarnation=LIFE + 1)}, silent_s=0.0)
-    assert proof_of("killed", back) == "p1 is in another life already"
-    with pytest.raises(FaultNotObserved, match="started again"):
+def test_restarted_member_was_killed_but_not_silenced() -> None:
+    back = glimpse({**HEARD, "p1": told("p1", incarnation=INCARNATION + 1)}, silent_s=0.0)
+    assert proof_of("killed", back) == "p1 has already restarted"
+    with pytest.raises(FaultNotObserved, match="has restarted"):
         proof_of("silent", back)
-    assert proof_of("killed", replace(back, answers={**HEARD, "p1": told("p1", incarnation=LIFE)})) == ""
+    assert (
+        proof_of("killed", replace(back, answers={**HEARD, "p1": told("p1", incarnation=INCARNATION)})) == ""
+    )
 
 
 @pytest.mark.parametrize("effect", ["killed", "silent"])
-def test_a_member_that_says_goodbye_was_not_killed(effect: Effect) -> None:
-    with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
+def test_draining_member_was_not_killed(effect: Effect) -> None:
+    with pytest.raises(FaultNotObserved, match="p1 drains and hands"):
         proof_of(effect, glimpse(saying(status=MemberStatus.DRAINING)))
 
 
 def drained(**changes: Any) -> Glimpse:
-    """p1 is drained, and has given its identity to p2."""
+    """p1 is drained, and p2 owns its identity."""
     identities = tuple(
         replace(each, committed=("p2",), advertised=("p2",)) if each.committed == ("p1",) else each
         for each in told("p1").identities
@@ -90,16 +92,16 @@ def drained(**changes: Any) -> Glimpse:
     return replace(glimpse(answers, advertised={"p2": {1: "p2", 2: "p2", 3: "p3"}}), **changes)
 
 
-def test_a_drained_member_owns_nothing_anywhere() -> None:
-    assert proof_of("drained", drained()) == "p1 is drained, and owns nothing any more, as all 3 members say"
+def test_drained_member_owns_nothing_in_any_view() -> None:
+    assert proof_of("drained", drained()) == "p1 is drained and owns nothing: reported by all 3 members"
     seen = drained(advertised={"p2": {1: "p2"}, "p3": {1: "p1"}})
     assert proof_of("drained", seen) == ""
-    assert what_is_missing("drained", seen) == "p1 still owns [1]"
-    assert what_is_missing("drained", glimpse(saying(drained=True))) == "p1 still owns [1]"
+    assert explain_missing_proof("drained", seen) == "p1 still owns [1]"
+    assert explain_missing_proof("drained", glimpse(saying(drained=True))) == "p1 still owns [1]"
     two = drained(answers={each: drained().answers[each] for each in ("p2", "p3")})
     assert proof_of("drained", two) == ""
     undrained = drained(
         answers={each: replace(a, members=told("p2").members) for each, a in drained().answers.items()}
     )
     assert proof_of("drained", undrained) == ""
-    assert "p1 is not drained by what all members say" in what_is_missing("drained", undrained)
+    assert "not all members report p1 as drained" in explain_missing_proof("drained", undrained)

@@ -1,4 +1,4 @@
-"""What a game day's scenarios ask of the operator."""
+"""The options that scenarios require from the operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.drills.game_day.scenarios import SCENARIOS, mistakes, page
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_is_content_with_what_it_needs_and_with_its_examples(name: str) -> None:
+def test_scenario_accepts_its_required_options_and_examples(name: str) -> None:
     scenario = SCENARIOS[name]
     assert mistakes(name, scenario.needs) == ""
     for example in scenario.examples:
@@ -26,12 +26,20 @@ def test_a_scenario_is_content_with_what_it_needs_and_with_its_examples(name: st
 @pytest.mark.parametrize(
     ("name", "given", "wrong"),
     [
-        ("leader-kill", frozenset(), "leader-kill needs --break. --break ends every process"),
-        ("blackhole", frozenset({"break"}), "blackhole needs --mend"),
-        ("drain", frozenset({"break"}), "drain takes --break and --mend together"),
-        ("watch", frozenset({"break"}), "watch has no use for --break"),
-        ("rolling-restart", frozenset({"command", "mend"}), "rolling-restart has no use for --mend"),
+        (
+            "leader-kill",
+            frozenset(),
+            "leader-kill needs --inject-command. --inject-command kills every process",
+        ),
+        ("blackhole", frozenset({"inject-command"}), "blackhole needs --heal-command"),
+        ("drain", frozenset({"inject-command"}), "drain takes --inject-command and --heal-command together"),
+        ("watch", frozenset({"inject-command"}), "watch does not use --inject-command"),
+        (
+            "rolling-restart",
+            frozenset({"restart-command", "heal-command"}),
+            "rolling-restart does not use --heal-command",
+        ),
     ],
 )
-def test_what_is_missing_or_useless_is_said(name: str, given: frozenset[str], wrong: str) -> None:
+def test_missing_and_useless_options_are_named(name: str, given: frozenset[str], wrong: str) -> None:
     assert mistakes(name, given).startswith(wrong)

@@ -1,4 +1,4 @@
-"""From what was seen of a game day to its verdict, its report and its picture."""
+"""The verdict, the report and the picture of a game day's observations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fleet.core.errors import GameDayError
 from fleet.drills.game_day.picture import draw
 from fleet.drills.game_day.plan import Options
 from fleet.drills.game_day.report import print_report
-from fleet.drills.game_day.verdict import Broken, Seen, document, timeline
+from fleet.drills.game_day.verdict import InjectedFault, Observations, document, timeline
 from fleet.drills.workload.checker import View
 from tests.drills.sample_game_day import BACK_S, BEFORE, BROKEN_S, seen, without
 
 
-def rules(what: Seen) -> list[str]:
+def rules(what: Observations) -> list[str]:
     return [each.rule for each in what.violations]
 
 
-def test_a_game_day_that_went_well_keeps_all_promises() -> None:
+def test_game_day_without_violations_keeps_all_promises() -> None:
     told = document(seen())
     assert (told.kept, told.violations) == (True, ())
     assert told.fault is not None
@@ -33,7 +33,7 @@ def test_a_game_day_that_went_well_keeps_all_promises() -> None:
     assert (told.producer_stall.before_ms, told.producer_stall.since_ms) == (100.0, 800.0)
     assert told.consumer_stall.since_ms == 1000.0
     assert [each.at_s for each in told.errors] == [5.1]
-    assert [(each.at_s, each.what) for each in told.steps][1] == (15.0, "mending p1")
+    assert [(each.at_s, each.what) for each in told.steps][1] == (15.0, "healing p1")
 
 
 @pytest.mark.parametrize(
@@ -41,41 +41,47 @@ def test_a_game_day_that_went_well_keeps_all_promises() -> None:
     [
         ({"stream": without(40)}, ["lost"]),
         ({"refused": {"Local: Message timed out": 3}}, ["broke"]),
-        ({"troubles": ("mending p1 failed",)}, ["broke"]),
+        ({"problems": ("cannot heal p1",)}, ["broke"]),
         ({"views": {each: [View(0.0, BEFORE)] for each in BEFORE.values()}}, ["advertised_dead"]),
-        ({"broken": Broken(BROKEN_S, BACK_S, "silent", life=7)}, ["no_effect"]),
-        ({"broken": Broken(BROKEN_S, BACK_S, "silent", life=None)}, []),
+        ({"fault": InjectedFault(BROKEN_S, BACK_S, "silent", incarnation=7)}, ["no_effect"]),
+        ({"fault": InjectedFault(BROKEN_S, BACK_S, "silent", incarnation=None)}, []),
         ({"options": Options("leader-freeze")}, ["no_effect"]),
-        ({"options": Options("leader-freeze"), "broken": Broken(BROKEN_S, BACK_S, "silent", life=7)}, []),
+        (
+            {
+                "options": Options("leader-freeze"),
+                "fault": InjectedFault(BROKEN_S, BACK_S, "silent", incarnation=7),
+            },
+            [],
+        ),
         ({"options": Options("drain"), "views": {}}, []),
     ],
 )
-def test_what_went_wrong_is_found(changes: dict[str, Any], broken: list[str]) -> None:
+def test_each_violation_is_found(changes: dict[str, Any], broken: list[str]) -> None:
     what = seen(**changes)
     assert rules(what) == broken
     assert document(what).kept == (not broken)
 
 
-def test_nothing_done_is_nothing_to_take_over() -> None:
+def test_watch_scenario_needs_no_takeover() -> None:
     plan = replace(seen().plan, victim=None)
-    told = document(seen(options=Options("watch"), plan=plan, broken=None))
+    told = document(seen(options=Options("watch"), plan=plan, fault=None))
     assert told.fault is None
     assert told.kept
 
 
-def printed(what: Seen) -> str:
+def printed(what: Observations) -> str:
     console = Console(width=10_000, no_color=True)
     with console.capture() as captured:
         print_report(document(what), console)
     return captured.get()
 
 
-def test_the_report_says_what_an_operator_wants_to_know() -> None:
+def test_report_has_the_numbers_that_an_operator_needs() -> None:
     said = printed(seen(folder="[red]here"))
     for part in (
         "leader-kill on fleet demo, 2026-01-02T03:04:05Z: all promises kept",
-        "the others advertised in its place: 250 ms (limit 3000 ms)",
-        "whole and at rest again: 15.0 s after it began",
+        "only other members advertised: after 250 ms (limit 3000 ms)",
+        "whole and at rest again: 15.0 s after the fault",
         "lost 0, duplicated 0, reordered 0",
         "longest stall: producer 800 ms (before: 100 ms), consumer 1000 ms (before: 100 ms)",
         "errors reported to applications: 1",
@@ -85,7 +91,7 @@ def test_the_report_says_what_an_operator_wants_to_know() -> None:
     assert "lost: clients: 6 of 1806 acknowledged records" in printed(seen(stream=without(40)))
 
 
-def test_the_picture_has_a_mark_for_all_that_happened(tmp_path: Path) -> None:
+def test_picture_has_a_mark_for_each_event(tmp_path: Path) -> None:
     path = tmp_path / "day.svg"
     draw(timeline(seen()), path)
     text = path.read_text()
@@ -99,7 +105,7 @@ def test_the_picture_has_a_mark_for_all_that_happened(tmp_path: Path) -> None:
 
 def test_a_picture_is_drawn_as_png_too(tmp_path: Path) -> None:
     path = tmp_path / "day.png"
-    draw(timeline(seen(broken=None)), path)
+    draw(timeline(seen(fault=None)), path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(GameDayError, match="the picture cannot be written: No such file"):
+    with pytest.raises(GameDayError, match="cannot write the picture: No such file"):
         draw(timeline(seen()), tmp_path / "none" / "day.svg")

@@ -9,12 +9,12 @@ import pytest
 
 from fleet.core.errors import DemoError
 from fleet.drills.workload.waiting import (
-    LONGEST_PAUSE_S,
-    alongside,
-    happens,
+    LONGEST_POLL_PAUSE_S,
+    background_tasks,
+    eventually,
     in_thread,
     pauses_s,
-    until,
+    wait_until,
 )
 
 
@@ -41,15 +41,15 @@ def test_an_interrupted_loop_does_not_wait_for_the_call() -> None:
     release.set()
 
 
-async def test_waiting_for_what_comes_and_for_what_does_not() -> None:
+async def test_eventually_returns_whether_the_condition_held() -> None:
     times = iter([False, False, True])
-    assert await happens(lambda: next(times), 10, 0.001)
-    assert not await happens(lambda: False, 0.02, 0.005)
+    assert await eventually(lambda: next(times), 10, 0.001)
+    assert not await eventually(lambda: False, 0.02, 0.005)
     with pytest.raises(DemoError, match="the sun rises: not within 0 s"):
-        await until(lambda: False, "the sun rises", 0.0)
+        await wait_until(lambda: False, "the sun rises", 0.0)
 
 
-async def test_work_alongside_ends_with_the_block_and_its_failure_is_told() -> None:
+async def test_background_tasks_end_with_the_block_and_raise_errors() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -62,19 +62,19 @@ async def test_work_alongside_ends_with_the_block_and_its_failure_is_told() -> N
     async def fail() -> None:
         raise DemoError("broken")
 
-    async with alongside(work()):
+    async with background_tasks(work()):
         await started.wait()
         assert not ended.is_set()
     assert ended.is_set()
     with pytest.raises(DemoError, match="broken"):
-        async with alongside(work(), fail()):
+        async with background_tasks(work(), fail()):
             await asyncio.sleep(0)
     with pytest.raises(ValueError, match="the block's own"):
-        async with alongside(work(), fail()):
+        async with background_tasks(work(), fail()):
             raise ValueError("the block's own")
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
     pauses = list(islice(pauses_s(), 50))
     assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (0.02, LONGEST_PAUSE_S)
+    assert (pauses[0], pauses[-1]) == (0.02, LONGEST_POLL_PAUSE_S)

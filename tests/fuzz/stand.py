@@ -31,7 +31,7 @@ from fleet.proxy import worker
 from fleet.proxy.brokers import Candidate
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.host import State
-from fleet.proxy.tls_transport import RECORD_BYTES, TlsRoom, TlsTransport
+from fleet.proxy.tls_transport import RECORD_BYTES, SharedTls, TlsTransport
 from fleet.proxy.turns import TurnQueue
 from fleet.proxy.worker import Worker
 from fleet.runtime.ipc import BOOTSTRAP
@@ -51,7 +51,7 @@ class States(StrEnum):
 
     IDLE = "idle"
     BEYOND = "beyond a limit of connections"
-    DIALLING = "dialling"
+    DIALING = "dialling"
     UNKNOWN = "waiting for a broker's confirmation"
     JOINED = "joined"
     CROWDED = "joined, thousands in flight"
@@ -66,7 +66,7 @@ class States(StrEnum):
 
 S = States
 OF_CLIENT: Final = (
-    *(S.IDLE, S.BEYOND, S.DIALLING, S.UNKNOWN, S.JOINED, S.CROWDED, S.DRAINING, S.LEAVING),
+    *(S.IDLE, S.BEYOND, S.DIALING, S.UNKNOWN, S.JOINED, S.CROWDED, S.DRAINING, S.LEAVING),
     *(S.PART, S.HELD, S.WORKING, S.SHAKING, S.GOODBYE),
 )
 """In which a client may send something."""
@@ -234,7 +234,7 @@ class Spent:
 
 
 class Connect(Protocol):
-    """Of a dialler."""
+    """Of a dialer."""
 
     def __call__(self, connection: ClientConnection, candidate: Candidate) -> Coroutine[Any, Any, None]: ...
 
@@ -315,7 +315,7 @@ class Scene:
             side.protocol.connection_lost(None)
             side.paper.forget()
         self.finish()
-        self._worker._dialler.connect = never
+        self._worker._dialer.connect = never
         self._worker._sources["external"].book.heads.clear()  # it serves later connections, up to a limit
         self.__dict__.clear()
         await settle()
@@ -351,7 +351,7 @@ class Stand:
     def _make(self, folder: Path, limits: Limits) -> Worker:
         sockets = {BOOTSTRAP: cast(socket.socket, _NoSocket())}
         spec = make_spec(folder, sockets, [1], limits, events=EventsSettings())
-        with patch.object(worker, "pipe", lambda: None):
+        with patch.object(worker, "create_pipe", lambda: None):
             made = Worker(spec)
         made.turns = TurnQueue(self.turns.append)
         owners, me = {1: ("p1",)}, spec.member.advertised(spec.settings)
@@ -362,8 +362,8 @@ class Stand:
     def told(self) -> None:
         """Control has been told of the connections up to now."""
         for each in (self.worker, self._full):
-            assert each._log is not None
-            each._log.take(0.0, 0)
+            assert each._traffic_log is not None
+            each._traffic_log.take(0.0, 0)
 
     async def scene(self, state: States, mode: Mode, asks: bytes = b"", broker_reads: bool = True) -> Scene:
         """A new connection in a state.
@@ -375,14 +375,14 @@ class Stand:
         host = self._full if state == S.BEYOND else self.worker
         scene = Scene(self, host)
         self.turns.clear()
-        host._dialler.connect = never if state == S.DIALLING else self._joining(scene, mode, broker_reads)
+        host._dialer.connect = never if state == S.DIALING else self._joining(scene, mode, broker_reads)
         factory = host._factory("external", 2 if state == S.UNKNOWN else 1)
 
         def client() -> ClientConnection:
             scene.connection = factory()
             return scene.connection
 
-        scene.client = self._side(mode, client, host._tls_room, of_client=True)
+        scene.client = self._side(mode, client, host._shared_tls, of_client=True)
         if state == S.SHAKING:
             scene.client.tls = None  # what is fed is sent as it is
             return scene
@@ -391,8 +391,8 @@ class Stand:
             return scene
         scene.feed("client", wire_fleet.produce(9, 0, 0))
         await settle()
-        if state in (S.DIALLING, S.UNKNOWN):
-            assert scene.connection.state is State.DIALLING
+        if state in (S.DIALING, S.UNKNOWN):
+            assert scene.connection.state is State.DIALING
             return scene
         assert scene.connection.state is State.JOINED
         self._lead(scene, state, asks)
@@ -418,7 +418,7 @@ class Stand:
             frame = response(1, configs(copies_for(HELD_BYTES)))
             scene.feed("broker", frame[: len(frame) // 2] if state == S.HELD else frame)
             assert scene.connection.session.held_bytes
-            assert scene.connection.session.working == (state == S.WORKING)
+            assert scene.connection.session.is_working == (state == S.WORKING)
         elif state in (S.DRAINING, S.LEAVING):
             scene.connection.drain(DRAIN_S)
             if state == S.LEAVING:
@@ -429,7 +429,7 @@ class Stand:
 
     def _joining(self, scene: Scene, mode: Mode, reads: bool) -> Connect:
         async def join(connection: ClientConnection, candidate: Candidate) -> None:
-            room = scene._worker._tls_room
+            room = scene._worker._shared_tls
             scene.broker = self._side(mode, connection.broker_side, room, of_client=False)
             scene.broker.paper.reads = reads and mode == "plaintext"
             scene.broker.shake_hands()
@@ -438,7 +438,7 @@ class Stand:
         return join
 
     def _side(
-        self, mode: Mode, factory: Callable[[], asyncio.Protocol], room: TlsRoom, *, of_client: bool
+        self, mode: Mode, factory: Callable[[], asyncio.Protocol], room: SharedTls, *, of_client: bool
     ) -> Side:
         """One side, whose socket is connected."""
         if mode == "plaintext":

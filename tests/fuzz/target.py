@@ -30,7 +30,7 @@ from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.api_versions import offered_range
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.counters import WireCounters
-from fleet.proxy.wire.requests import PLANS
+from fleet.proxy.wire.requests import RESPONSE_LAYOUTS
 from tests.conformance.exchange import ENDPOINTS, request_form, response_form
 from tests.conformance.messages import Form, Reader, Values, for_client, without
 from tests.conformance.scripted import definitions
@@ -56,7 +56,7 @@ GROWTH: Final = 32
 DECODED_EVERY: Final = 8
 """One input in so many is decoded; of those with a broker's address in what comes out, each."""
 
-ASKED: Final[tuple[int, ...]] = (*sorted(PLANS), API_VERSIONS << 16 | UNKNOWN_VERSION)
+ASKED: Final[tuple[int, ...]] = (*sorted(RESPONSE_LAYOUTS), API_VERSIONS << 16 | UNKNOWN_VERSION)
 """API key and version, as one number, of what a broker may answer."""
 
 MESSAGES: Final = {each.api_key: each for each in definitions()}

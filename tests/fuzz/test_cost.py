@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.interpreted]
 SEED = 1
 FEW_EVERY, MANY_EVERY = 41, 8
 """Every 41st input comes in short reads, every 8th in long ones, each in another state and mode."""
-WITHOUT_BROKER = (S.IDLE, S.BEYOND, S.DIALLING, S.UNKNOWN, S.SHAKING, S.GOODBYE)
+WITHOUT_BROKER = (S.IDLE, S.BEYOND, S.DIALING, S.UNKNOWN, S.SHAKING, S.GOODBYE)
 BY_NAME = {each.name: each for each in FLOODS}
 
 
@@ -155,7 +155,7 @@ async def test_a_flood_of_a_broker_is_not_refused(paper: Stand, flood: Flood) ->
 
 async def test_header_with_all_tags_costs_no_more_than_it_may(paper: Stand) -> None:
     """It is read again with each byte, up to the last one that is there."""
-    given = Input((("client", cost.tagged(produce.MOST_HEADER_TAGS * cost.TAG_BYTES)),))
+    given = Input((("client", cost.tagged(produce.MAX_HEADER_TAGS * cost.TAG_BYTES)),))
     for state in (S.JOINED, S.DRAINING):
         check_opcodes(await count(paper, state, "plaintext", given, 1), TAGGED)
 
@@ -182,7 +182,7 @@ def do_nothing(*_: object) -> None:
 
 
 async def test_tags_without_a_limit_would_be_found(paper: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "MOST_HEADER_TAGS", 1 << 30)
+    monkeypatch.setattr(produce, "MAX_HEADER_TAGS", 1 << 30)
     spent = [
         await count(paper, S.JOINED, "plaintext", Input((("client", cost.tagged(size_bytes)),)), 7)
         for size_bytes in (1_000, 2_000)
@@ -216,7 +216,7 @@ async def test_replies_that_nobody_reads_would_be_found(
 async def test_answers_that_nobody_reads_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    monkeypatch.setattr(ClientConnection, "_look_at_backlog", do_nothing)
+    monkeypatch.setattr(ClientConnection, "_check_backlog", do_nothing)
     given = BY_NAME["a long answer"].of(MANY_BYTES)
     with pytest.raises(Excess):
         check_memory(*await weigh(paper, S.JOINED, mode, given, A_PACKET))
@@ -245,7 +245,7 @@ async def test_writes_that_are_not_counted_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: they were not, and each takes much more than its bytes."""
-    monkeypatch.setattr(connection, "WRITE_BYTES", 0)
+    monkeypatch.setattr(connection, "WRITE_OVERHEAD_BYTES", 0)
     with pytest.raises(Excess):
         check_memory(*await weigh(paper, S.JOINED, "plaintext", BYTE_BY_BYTE, 1, broker_reads=False))
 
@@ -259,18 +259,18 @@ async def test_requests_in_flight_without_a_limit_would_be_found(
         check_memory(*await weigh(paper, S.JOINED, "plaintext", given, READ_BYTES))
 
 
-@pytest.mark.parametrize("state", [S.DIALLING, S.UNKNOWN])
+@pytest.mark.parametrize("state", [S.DIALING, S.UNKNOWN])
 async def test_requests_that_wait_for_a_broker_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch, state: S
 ) -> None:
-    monkeypatch.setattr(ClientConnection, "_hold", do_nothing)
+    monkeypatch.setattr(ClientConnection, "hold", do_nothing)
     given = BY_NAME["requests without a response"].of(MANY_BYTES)
     with pytest.raises(Excess):
         check_memory(*await weigh(paper, state, "plaintext", given, READ_BYTES))
 
 
 async def test_new_keys_without_a_limit_would_be_found(paper: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_transport, "BARREN_BYTES", 1 << 30)
+    monkeypatch.setattr(tls_transport, "MAX_BYTES_WITHOUT_DATA", 1 << 30)
     monkeypatch.setattr(tls_transport.TlsTransport, "pause_writing", do_nothing)
     given = BY_NAME["new keys"].of(MOST_HELD_BYTES)
     with pytest.raises(Excess):
@@ -279,7 +279,7 @@ async def test_new_keys_without_a_limit_would_be_found(paper: Stand, monkeypatch
 
 async def test_client_ids_that_stay_would_be_found(paper: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: they did, until control was told of them."""
-    monkeypatch.setattr(session, "REPORTED_ID_BYTES", 1 << 15)
+    monkeypatch.setattr(session, "MAX_REPORTED_CLIENT_ID_BYTES", 1 << 15)
     given = BY_NAME["a long client id"].of(1 << 15)
     with pytest.raises(Excess):
         check_memory(*await weigh(paper, S.IDLE, "plaintext", given, READ_BYTES))

@@ -13,7 +13,7 @@ from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.wire import _tables
 from fleet.proxy.wire.addresses import Address
 from fleet.proxy.wire.primitives import classic_string, compact_string
-from fleet.proxy.wire.requests import PLANS
+from fleet.proxy.wire.requests import RESPONSE_LAYOUTS
 from tests.fuzz import target
 from tests.fuzz.corpus import keep, kept
 from tests.fuzz.run import Result, branches, corpora, fuzz
@@ -50,8 +50,8 @@ def test_seeds_are_of_every_key_and_version_both_ways(corpus: list[bytes]) -> No
     asked = {struct.unpack_from(">HH", data, 6) for data in corpus if data[0] == CLIENT}
     answers = [data for data in corpus if data[0] == BROKER | FRAMED]
     answered = {target.asked(*struct.unpack_from(">H", data, 2)) for data in answers}
-    assert asked >= {(api >> 16, api & 0xFFFF) for api in PLANS}
-    assert answered >= PLANS.keys()
+    assert asked >= {(api >> 16, api & 0xFFFF) for api in RESPONSE_LAYOUTS}
+    assert answered >= RESPONSE_LAYOUTS.keys()
 
 
 def test_seeds_former_finds_and_what_is_kept_pass(corpus: list[bytes]) -> None:
@@ -72,8 +72,10 @@ def test_a_leak_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPa
 
 
 def test_fuzz_finds_a_dependence_on_cuts(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = Rewriter.go_on
-    monkeypatch.setattr(Rewriter, "go_on", lambda *args: (args[-1](b"!") and go_on(*args)) or go_on(*args))
+    real = Rewriter.continue_response
+    monkeypatch.setattr(
+        Rewriter, "continue_response", lambda *args: (args[-1](b"!") and real(*args)) or real(*args)
+    )
     assert failures(corpus)["AssertionError"] >= {"Metadata", "Fetch", "Produce"}
 
 

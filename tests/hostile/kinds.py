@@ -17,7 +17,7 @@ from fleet.core.errors import WireError
 from fleet.core.model import Endpoint
 from fleet.proxy.timeouts import SWEEP_S
 from fleet.proxy.wire._tables import APIS
-from fleet.proxy.wire.requests import PLANS
+from fleet.proxy.wire.requests import RESPONSE_LAYOUTS
 from tests.conformance.exchange import request_form, request_frame
 from tests.conformance.messages import Maker, encode
 from tests.fuzz.target import API_VERSIONS, MESSAGES, PRODUCE, SASL_HANDSHAKE, new_play
@@ -78,7 +78,7 @@ class Kinds:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._maker = Maker(self._chance, {1: Endpoint("broker-1.example", 9092)})
-        self._apis = sorted(PLANS)
+        self._apis = sorted(RESPONSE_LAYOUTS)
         self._next_api = 0
         self._quick: list[Callable[[], Script]] = [
             *(self.size_negative, self.size_small, self.size_huge, self.client_id_negative),

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
-from fleet.core.errors import AdminError
+from fleet.admin.metrics import limit_label
+from fleet.core.errors import AdminError, ConnectionLimit
 from fleet.core.model import Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -36,6 +37,8 @@ PATIENT: Final = {
     **{"suspect_after_s": 5.0, "overlay_ttl_s": 15.0, "control_grace_s": 30.0},
     **{"probe_interval_s": 3.0, "probe_timeout_s": 3.0, "freeze_timeout_s": 10.0},
 }
+LIMIT_NAMES: Final = {limit_label(limit): limit for limit in get_args(ConnectionLimit)}
+"""Label of a limit in metrics → its name in the configuration and in the log."""
 _LOGGED: Final = re.compile(
     r"closing the connection of client (\S+)(?: to \S+)?: .*\((\w+); (\d+) more unlogged\)"
 )
@@ -81,8 +84,8 @@ def closed(fleet: LocalFleet) -> Counter[str]:
         samples = scrape(fleet, proxy_id)
         for labels, number in samples["fleet_protocol_errors_total"]:
             found[labels["reason"]] += int(number)
-        for labels, number in samples["fleet_limited_connections_total"]:
-            found[labels["limit"]] += int(number)
+        for labels, number in samples["fleet_connections_limited_total"]:
+            found[LIMIT_NAMES[labels["limit"]]] += int(number)
     return found
 
 

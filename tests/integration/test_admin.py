@@ -65,7 +65,7 @@ def test_status_and_plan_say_what_is_and_what_would_be(
     assert status["agree"] is True
     assert status["leader"] in fleet.members
     assert status["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0}
-    assert {each["proxy_id"]: each["state"] for each in status["members"]} == dict.fromkeys(
+    assert {each["proxy_id"]: each["condition"] for each in status["members"]} == dict.fromkeys(
         fleet.members, "up"
     )
     assert {each["broker_id"]: (each["host"], each["port"], each["up"]) for each in status["brokers"]} == {
@@ -105,7 +105,7 @@ def test_drain_follows_its_plan_and_producers_notice_nothing(
         wait_for(cut.ended, "the end of the drained connection")
 
         status = fits(fleet_command(fleet, "status"), "status")
-        assert {each["proxy_id"]: each["state"] for each in status["members"]} == {
+        assert {each["proxy_id"]: each["condition"] for each in status["members"]} == {
             "p1": "up",
             "p2": "drained",
             "p3": "up",
@@ -134,6 +134,37 @@ def test_drain_follows_its_plan_and_producers_notice_nothing(
     assert (told["proxy_id"], told["broker_ids"]) == ("p2", [planned["broker_id"]])
     assert told["detected_mono_s"] <= told["advertised_mono_s"] < time.monotonic()
     assert told["detected_mono_s"] <= told["committed_mono_s"] < time.monotonic()
+
+
+def test_pin_moves_a_broker_until_it_is_unpinned(
+    fleet: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand
+) -> None:
+    before = committed(fleet_command(fleet, "status"))
+    broker_id, (owner, *_) = next(iter(sorted(before.items())))
+    target = next(each for each in fleet.members if each != owner)
+    pinned = fits(fleet_command(fleet, "pin", str(broker_id), target), "pin")
+    try:
+        assert (pinned["broker_id"], pinned["proxy_id"], pinned["applied"]) == (broker_id, target, True)
+        again = fleet_command(fleet, "pin", str(broker_id), target)
+        assert (again["proxy_id"], again["applied"]) == (target, False)
+
+        def is_moved() -> bool:
+            status = fleet_command(fleet, "status")
+            return committed(status)[broker_id] == advertised(status)[broker_id] == [target]
+
+        wait_for(is_moved, f"broker {broker_id} at {target}")
+        identities = {each["broker_id"]: each for each in fleet_command(fleet, "status")["identities"]}
+        assert {each: identities[each]["pinned_to"] for each in before} == {
+            each: target if each == broker_id else None for each in before
+        }
+    finally:
+        unpinned = fits(fleet_command(fleet, "unpin", str(broker_id)), "pin")
+        fleet.await_settled(frozenset(kafka.brokers), fleet.members)
+    assert (unpinned["broker_id"], unpinned["proxy_id"], unpinned["applied"]) == (broker_id, None, True)
+    assert fleet_command(fleet, "unpin", str(broker_id))["applied"] is False
+    after = fleet_command(fleet, "status")
+    assert all(each["pinned_to"] is None for each in after["identities"])
+    assert sorted(committed(after).values()) == [["p1"], ["p2"], ["p3"]]
 
 
 def bound_port(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId) -> Endpoint:
@@ -183,7 +214,8 @@ def test_every_member_is_healthy_ready_and_exports_all_metrics(
         assert {labels["broker_id"]: value for labels, value in samples["fleet_upstream_up"]} == {
             str(broker_id): 1.0 for broker_id in kafka.brokers
         }
-        states = {(each["proxy_id"], each["state"]): value for each, value in samples["fleet_member_state"]}
+        conditions = samples["fleet_member_condition"]
+        states = {(each["proxy_id"], each["condition"]): value for each, value in conditions}
         assert {each for each, value in states.items() if value} == {(each, "up") for each in fleet.members}
         assert samples["fleet_directory_staleness_seconds"] == [({}, 0.0)]
     wait_for(lambda: leading(fleet) == {fleet.leader()}, "one leader, the same by metrics and ownership")
@@ -209,7 +241,7 @@ def test_requests_connections_bytes_and_refusals_are_counted(fleet: LocalFleet) 
         answer = connection.ask(wire.metadata(1))
         wait_for(lambda: value("fleet_requests_total", api="Metadata") > requests_before, "a request counted")
         assert value("fleet_client_connections", broker_id="bootstrap") >= 1
-        assert value("fleet_rewrite_seconds_count") >= 1
+        assert value("fleet_rewrite_duration_seconds_count") >= 1
         # The request may have been counted a second before its answer.
         wait_for(
             lambda: (

@@ -87,7 +87,7 @@ def test_roles_hold_and_no_token_is_seen_anywhere(guarded: LocalFleet, fleet_com
     said += [fleet_command(guarded, verb, "p3") for verb in ("drain", "undrain")]
     assert [each["applied"] for each in said[2:]] == [True, True]
 
-    assert "127.0.0.1 is refused: no token" in guarded.log("p2").read_text()
+    assert "admin request refused: source=127.0.0.1 reason=no_token" in guarded.log("p2").read_text()
     written = [
         each for each in guarded.config.parent.rglob("*") if each.is_file() and "-token" not in each.name
     ]

@@ -228,7 +228,7 @@ def test_alert_reports_a_member_that_misses_a_commit(
         fleet_command(own, "drain", other, "--admin", f"http://{admin_address(own, leader)}")
         wait_for(lambda: expected <= watching.firing(FLEET), f"{expected}", ALERT_LIMIT_S)
     finally:
-        links.mend()
+        links.heal()
         wait_for(lambda: is_whole(own), "every link")
         fleet_command(own, "undrain", other)
     own.await_settled(frozenset(kafka.brokers))

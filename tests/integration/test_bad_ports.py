@@ -25,7 +25,7 @@ pytestmark = pytest.mark.size("test-all")
 
 NO_PORT = 70_000
 MISNAMED = 3
-EVENTS = ("fleet_events_sent_total", "fleet_events_waiting", "fleet_events_dropped_total")
+EVENTS = ("fleet_events_sent_total", "fleet_events_spooled", "fleet_events_dropped_total")
 
 
 @dataclass

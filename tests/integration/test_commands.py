@@ -35,7 +35,7 @@ from tests.chaos.programs import topics_of
 from tests.integration.machines import Machines, opened, with_file
 from tests.integration.test_weights import tell
 from tests.pages import Line
-from tests.shared_spark import borrowed
+from tests.shared_spark import commands_use
 from tools.bootstrap import ROOT
 
 if TYPE_CHECKING:
@@ -76,14 +76,17 @@ RENAMED: Final[Sequence[tuple[str, str]]] = (
     (r"\b2026-11-01(?=T)", f"{NOW - timedelta(days=1):%Y-%m-%d}"),
     (r"\b2026-11-01\b", f"{NOW - timedelta(days=8):%Y-%m-%d}"),
     (r"\b2026-12-01\b", f"{NOW + timedelta(days=1):%Y-%m-%d}"),
-    (r"^(?=--scenario)", "fleet chaos --config fleet.yaml "),
-    (r"…", "--break 'ssh {{host}} true' --mend 'ssh {{host}} true'"),
+    (r"^(?=--scenario)", "fleet game-day --config fleet.yaml "),
+    (r"…", "--inject-command 'ssh {{host}} true' --heal-command 'ssh {{host}} true'"),
     (r"^fleet rolling-restart\b", "fleet rolling-restart --only p2"),
     (
         r"^fleet pipeline run\b",
         "fleet pipeline run --job timeline --job load --job liveness --job connections",
     ),
-    (r"^fleet chaos\b", "fleet chaos --calm 0.5 --duration 1 --takeover-limit 15 --limit-s 200"),
+    (
+        r"^fleet game-day\b",
+        "fleet game-day --settle 0.5 --duration 1 --takeover-timeout 15 --timeout 200",
+    ),
 )
 """What is another one here, of names, places, times and numbers: patterns, and what stands there instead.
 Whole rolling restarts are in `tests/chaos`, all jobs of the pipeline in `tests/spark_crosscheck`."""
@@ -91,7 +94,7 @@ UNTIL_CTRL_C: Final[Mapping[str, str]] = MappingProxyType({"fleet top --config f
 """What has no end: what it prints when it is at work."""
 INTERRUPTED: Final = 130
 ASKS: Final = re.compile(
-    r"(fleet (status|top|plan|doctor|chaos|rolling-restart|pipeline run)|curl|kcat|--scenario)\b"
+    r"(fleet (status|top|plan|pin|unpin|doctor|game-day|rolling-restart|pipeline run)|curl|kcat|--scenario)\b"
 )
 """Lines that find a whole fleet."""
 SPARK: Final = re.compile(r"fleet (pipeline|report)\b")
@@ -272,7 +275,7 @@ class Page:
         if line.text.startswith(pages.FRAGMENT):
             # Up to the question: what the commands do is for machines that there are none of here.
             code, answer = INTERRUPTED, "n\n"
-        elif "fleet chaos" in text and "--yes" not in text:
+        elif "fleet game-day" in text and "--yes" not in text:
             code, answer = (INTERRUPTED, "n\n") if "…" in line.text else (0, "y\n")
         until = UNTIL_CTRL_C.get(line.text)
         ended, said = self._machines.run(text, answer=answer, until=until)
@@ -291,7 +294,7 @@ class Page:
     def _run_spark(self, line: Line, text: str) -> None:
         assert self._spark is not None, f"{line}: the page has no Spark"
         words, said = shlex.split(text, comments=True), list[str]()
-        with borrowed(self._spark()), self._monkeypatch.context() as patched:
+        with commands_use(self._spark()), self._monkeypatch.context() as patched:
             patched.chdir(self._machines.folder)
             patched.setattr(pipeline, "print_progress", said.append)
             assert cli.run(words[1:]) == 0, f"{line}: {said}"
@@ -382,16 +385,17 @@ def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
         "fleet doctor --config fleet.yml",
         "fleet status --config fleet.yaml --only p2",
         "curl -X POST http://127.0.0.1:7201/pin/2/p1",
+        "fleet pin 99 p1 --config fleet.yaml",
         "pip install 'kafka-proxy-fleet[otel]'",
         "pip install '.[telemetry]'",
         "sudo systemctl start fleet@p9",
         "docker build --file deploy/Containerfile .",
-        "fleet rolling-restart --config fleet.yaml --command 'ssh {host} systemctl rstart fleet@{proxy_id}'",
+        "fleet rolling-restart --restart-command 'ssh {host} systemctl rstart fleet@{proxy_id}'",
         "python -m benchmarks.takeover --deaths 20",
         "python -m benchmarks.takeovers --kills 20",
         "make benchmark",
         'make bench ARGS="--kills 3"',
-        "--scenario leader-kill --break 'shh {host} true'",
+        "--scenario leader-kill --inject-command 'shh {host} true'",
     ],
 )
 def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: pytest.MonkeyPatch) -> None:

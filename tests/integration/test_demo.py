@@ -1,4 +1,4 @@
-"""The demo as its users start it: what it prints, and that it leaves nothing behind however it ends."""
+"""The demo as users start it: its output, and that no process stays after any end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT_S = 240
 
 @pytest.fixture
 def start_demo(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts demos that all write below `tmp_path`."""
+    """Starts demos that write below `tmp_path`."""
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -43,7 +43,7 @@ def start_demo(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Command lines of processes that work for a demo in this folder."""
+    """Command lines of the processes of a demo in this folder."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or ())
@@ -64,12 +64,12 @@ def nothing_left(folder: Path, limit_s: float = 20.0) -> bool:
 def test_demo_with_an_existing_cluster_survives_one_kill(
     kafka: KafkaCluster, start_demo: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """Prints one object that its schema knows, exits with 0, and leaves neither processes nor topics."""
+    """The demo prints one valid JSON object, exits with 0, and leaves no process and no topic."""
     started_s = time.monotonic()
     demo = start_demo("--json", "--rounds", "1", "--kill", "leader", "--brokers", kafka.bootstrap_servers)
-    printed, said = demo.communicate(timeout=LIMIT_S)
+    printed, progress = demo.communicate(timeout=LIMIT_S)
     took_ms = (time.monotonic() - started_s) * 1000
-    assert demo.returncode == 0, said
+    assert demo.returncode == 0, progress
     assert printed.count("\n") == 1
     document = json.loads(printed)
     jsonschema.validate(document, SCHEMA)
@@ -87,7 +87,7 @@ def test_demo_with_an_existing_cluster_survives_one_kill(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whatever_ends_it_nothing_is_left_running(
+def test_demo_leaves_no_process_after_any_end(
     kafka: KafkaCluster,
     start_demo: Callable[..., subprocess.Popen[str]],
     tmp_path: Path,
@@ -96,7 +96,7 @@ def test_whatever_ends_it_nothing_is_left_running(
     demo = start_demo("--kill", "none", "--duration", "600", "--brokers", kafka.bootstrap_servers)
     assert demo.stderr is not None
     for line in demo.stderr:
-        if "a producer and a consumer group start" in line:
+        if "starting a producer and a consumer group" in line:
             break
     assert any(" node " in line for line in left_behind(tmp_path))
     demo.send_signal(number)
@@ -107,7 +107,7 @@ def test_whatever_ends_it_nothing_is_left_running(
     assert nothing_left(tmp_path)
 
 
-def test_brokers_that_do_not_answer_are_named(start_demo: Callable[..., subprocess.Popen[str]]) -> None:
+def test_demo_names_brokers_that_do_not_answer(start_demo: Callable[..., subprocess.Popen[str]]) -> None:
     demo = start_demo("--brokers", "127.0.0.1:9")
     _, said = demo.communicate(timeout=LIMIT_S)
     assert demo.returncode == 1

@@ -53,7 +53,7 @@ def test_doctor_on_a_healthy_fleet_reaches_every_broker(fleet: LocalFleet, kafka
     }
     said = doctor(fleet).stdout
     assert "addresses    all: 12 advertised addresses lead to a member" in said  # 3 x (1 + 3)
-    assert "leaks        all: Metadata of 3 bootstrap addresses names members alone" in said
+    assert "leaks        all: Metadata of 3 bootstrap addresses names only members" in said
     assert "allow only members to connect to the brokers" in said
 
 
@@ -78,7 +78,7 @@ def test_doctor_finds_dead_members_and_addresses_of_brokers(
         assert code == 1
         leaks = [each for each in found if each["check"] == "leaks"]
         assert {each["subject"] for each in leaks} == {f"p1 external bootstrap at {first}"}
-        assert {f"clients are told {each}" for each in kafka.endpoints} == {
+        assert {f"clients get {each}" for each in kafka.endpoints} == {
             each["detail"].partition(" for ")[0] for each in leaks
         }
         leaky.kill("p2")

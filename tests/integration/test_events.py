@@ -22,7 +22,7 @@ from fleet.core.traffic import ConnectionEnd
 from fleet.drills.cluster.fleet import LISTENER
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
-from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
+from fleet.events.publisher import EXPENDABLE_LIMIT_RECORDS, QUEUE_LIMIT_RECORDS, Publisher
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
 from fleet.runtime.ipc import BOOTSTRAP
@@ -114,10 +114,10 @@ def test_events_wait_on_disk_across_a_restart_without_kafka(kafka: KafkaCluster,
 
 def test_flood_of_events_is_dropped_and_counted_without_blocking(tmp_path: Path) -> None:
     made = Publisher("test-events", tuple, PLAINTEXT, "events-c.", tmp_path / "spool", ROOM)
-    made.put(records(0, QUEUE_LIMIT + 7))
+    made.put(records(0, QUEUE_LIMIT_RECORDS + 7))
     made.start()
     try:
-        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT, "the first ones are stored")
+        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first ones are stored")
         assert made.progress.dropped == 7
     finally:
         made.stop(LIMIT_S)
@@ -125,12 +125,12 @@ def test_flood_of_events_is_dropped_and_counted_without_blocking(tmp_path: Path)
 
 def test_expendable_events_leave_room_for_the_others(tmp_path: Path) -> None:
     made = Publisher("test-events", tuple, PLAINTEXT, "events-g.", tmp_path / "spool", ROOM)
-    made.put(Record("traffic", None, b"%d" % number) for number in range(QUEUE_LIMIT))
-    made.put(records(0, QUEUE_LIMIT - EXPENDABLE_LIMIT + 1))
+    made.put(Record("traffic", None, b"%d" % number) for number in range(QUEUE_LIMIT_RECORDS))
+    made.put(records(0, QUEUE_LIMIT_RECORDS - EXPENDABLE_LIMIT_RECORDS + 1))
     made.start()
     try:
-        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT, "the first ones of each are stored")
-        assert made.progress.dropped == QUEUE_LIMIT - EXPENDABLE_LIMIT + 1
+        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first ones of each are stored")
+        assert made.progress.dropped == QUEUE_LIMIT_RECORDS - EXPENDABLE_LIMIT_RECORDS + 1
     finally:
         made.stop(LIMIT_S)
 

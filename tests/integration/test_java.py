@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fleet.drills.cluster.fleet import LocalFleet
-from fleet.drills.cluster.kafka import LIBS, KafkaCluster, java
+from fleet.drills.cluster.kafka import KafkaCluster, java
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from tests.integration.clients import LIMIT_S, produce, wait_for
 from tests.integration.conftest import NAT_HOST
 from tests.integration.relay import Recording, Relays
@@ -90,7 +91,8 @@ def test_a_client_that_tells_whom_it_expects_is_served(
     (newest,) = DEFINITIONS.glob("kafka-clients-*.jar")
     libs = tmp_path / "libs"
     libs.mkdir()
-    for jar in [newest, *(each for each in LIBS.glob("*.jar") if not each.name.startswith("kafka-clients-"))]:
+    others = (each for each in CHECKOUT_LIBS.glob("*.jar") if not each.name.startswith("kafka-clients-"))
+    for jar in [newest, *others]:
         (libs / jar.name).symlink_to(jar)
     logging = tmp_path / "log4j2.properties"
     logging.write_text("status=ERROR\nrootLogger.level=OFF\n")

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from fleet.admin.metrics import limit_label
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeFleet, MakeTopic
@@ -29,8 +30,8 @@ TIMING = {"suspect_after_s": 2.0, "probe_timeout_s": 1.0, "freeze_timeout_s": 10
 
 
 def closed_for(fleet: LocalFleet, limit: str) -> float:
-    samples = scrape(fleet, FLOODED)["fleet_limited_connections_total"]
-    return sum(number for labels, number in samples if labels == {"limit": limit})
+    samples = scrape(fleet, FLOODED)["fleet_connections_limited_total"]
+    return sum(number for labels, number in samples if labels == {"limit": limit_label(limit)})
 
 
 def said(fleet: LocalFleet, limit: str) -> list[str]:

@@ -177,7 +177,9 @@ def test_a_takeover_is_seen_as_it_happens(
             now = {str(each["broker_id"]): each["advertised"] for each in shown["ownership"]["identities"]}
             if now != {broker: [owner] for broker, owner in owners(browser).items()}:
                 return False  # one of the two was asked before something moved
-            assert [each for each in shown["counted"] if not each["rated"] and each["error"] is None] == []
+            assert [
+                each for each in shown["rate_sources"] if not each["rated"] and each["error"] is None
+            ] == []
             return any(each["to_broker_bytes_per_s"] > 0 for each in shown["rates"])
 
         wait_for(flows, "a terminal is told the same, and what passes")
@@ -197,9 +199,11 @@ def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> Non
     assert (stale.text, stale.get_attribute("class")) == ("no", "")
     with Terminal("top", "--config", str(started.config)) as terminal:
         for teller in tellers:
-            terminal.await_all(f"told by {teller}", "not stale", "B/s")
+            terminal.await_all(f"reported by {teller}", "not stale", "B/s")
             started.kill(teller)
-        terminal.await_all(f"told by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{teller}")
+        terminal.await_all(
+            f"reported by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{teller}"
+        )
         wait_for(lambda: "No quorum" in text(browser, "alarm"), "the page says it, too")
         wait_for(lambda: stale.get_attribute("class") == "bad", "in red")
         assert re.fullmatch(r"\d.* s", stale.text)
@@ -211,15 +215,15 @@ def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> Non
         assert browser.execute_script(looks) == "none"
         started.freeze(last)
         try:
-            terminal.await_all("not heard for", f"told by {last}")
-            wait_for(lambda: "Nothing is heard of this member" in text(browser, "alarm"), "the page says so")
+            terminal.await_all("no update for", f"reported by {last}")
+            wait_for(lambda: "No update from this member" in text(browser, "alarm"), "the page says so")
             assert browser.execute_script(looks) == "grayscale(1)"
             picture(browser, "live-old")
             assert violations(browser) == []
         finally:
             started.thaw(last)
-        terminal.await_none("not heard for")
+        terminal.await_none("no update for")
         assert terminal.interrupt() == 130
     assert terminal.left, "the screen is as it was before"
-    wait_for(lambda: "Nothing is heard" not in text(browser, "alarm"), "it is back")
+    wait_for(lambda: "No update" not in text(browser, "alarm"), "it is back")
     assert browser.execute_script(looks) == "none"

@@ -15,7 +15,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from fleet.admin.live import Live, Watcher
+from fleet.admin.live import LiveFeed, Watcher
 from fleet.admin.snapshot import FleetView
 from fleet.core.model import BrokerId, Directory, ProxyId
 from fleet.core.takeover import Moment, Takeover, TakeoverLog
@@ -71,13 +71,15 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
         assert settings.admin.tls is not None
         assert settings.admin.tokens is not None
         gate = Gate(settings.admin.tokens, settings.source, {})
-        with served(source, sock, gate, admin.following(settings.admin.tls.of("p1"))) as member:
+        with served(
+            source, sock, gate, admin.reloading_context(settings.admin.tls.for_member("p1"))
+        ) as member:
             browser.get(member.url)
             dialog = browser.find_element(By.ID, "ask")
             wait_for(dialog.is_displayed, "it asks for a token")
             assert violations(browser) == []
             enter(browser, "wrong-0123456789abcdef")
-            wait_for(lambda: "no token of admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
+            wait_for(lambda: "not in admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
             enter(browser, READ)
             wait_for(lambda: shown(browser) == ["1", "2", "3"], "who reads sees the fleet")
             wait_for(lambda: "No rates yet: p1." in text(browser, "counted"), "its clock stands still")
@@ -144,9 +146,9 @@ def test_host_that_is_lost_silently_is_asked_again(
     browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read then never came to an end."""
-    asked, follow = 0, Live.follow
+    asked, follow = 0, LiveFeed.follow
 
-    async def lost(live: Live, watcher: Watcher) -> AsyncGenerator[bytes, None]:
+    async def lost(live: LiveFeed, watcher: Watcher) -> AsyncGenerator[bytes, None]:
         nonlocal asked
         asked += 1
         this = asked
@@ -155,13 +157,13 @@ def test_host_that_is_lost_silently_is_asked_again(
             if this == 1:
                 await asyncio.Event().wait()
 
-    monkeypatch.setattr(Live, "follow", lost)
+    monkeypatch.setattr(LiveFeed, "follow", lost)
     browser.get(member.url)
     wait_for(lambda: shown(browser) == ["1", "2", "3"], "it is shown")
     member.source.shown = view(directory=replace(view().directory, generation=99))
-    wait_for(lambda: "Nothing is heard" in text(browser, "alarm"), "it says that it is old")
+    wait_for(lambda: "No update" in text(browser, "alarm"), "it says that it is old")
     wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
-    wait_for(lambda: "Nothing is heard" not in text(browser, "alarm"), "and says so")
+    wait_for(lambda: "No update" not in text(browser, "alarm"), "and says so")
     assert asked >= 2
 
 

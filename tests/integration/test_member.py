@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from fleet.control.process import RETURN_S
+from fleet.control.process import CLIENT_RETURN_GRACE_S
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -163,7 +163,7 @@ def test_stopped_member_hands_over_and_producers_notice_nothing(
         started_s = time.monotonic()
         assert own.stop(leader) == 0
         took_s = time.monotonic() - started_s
-        assert RETURN_S <= took_s < own.settings.timing.drain_timeout_s
+        assert CLIENT_RETURN_GRACE_S <= took_s < own.settings.timing.drain_timeout_s
         assert {owner for each in owners(own, others[0]).values() for owner in each} == set(others)
         own.await_settled(frozenset(kafka.brokers), others)
         load.await_flow()

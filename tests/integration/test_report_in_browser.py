@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from fleet.pipeline.report_charts import PICTURES
+from fleet.pipeline.report_charts import CHARTS
 from fleet.pipeline.report_page import write
 from tests.browser import complaints, pictures, rows, text
 from tests.unit.pipeline.sample_report import sample
@@ -33,6 +33,6 @@ def test_a_reader_sees_what_the_report_has(browser: Chrome, tmp_path: Path) -> N
     assert rows(browser, "audit-table")[1] == ["<i>prices", "500", "499", "0", "1", "2", "3"]
     assert rows(browser, "hot-table") == [["2", "75.0", "900", "7000"], ["1", "25.0", "300", "900"]]
     shown = pictures(browser)
-    assert len(shown) == len(PICTURES)
+    assert len(shown) == len(CHARTS)
     assert min(shown.values()) > 300, shown
     assert complaints(browser) == []

@@ -32,7 +32,8 @@ from confluent_kafka.admin import (
 
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
-from fleet.drills.cluster.kafka import LIBS, KafkaCluster, java
+from fleet.drills.cluster.kafka import KafkaCluster, java
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from fleet.drills.cluster.spawn import end, spawn
 from tests.certificates import Authority
 from tests.clients.franz.program import by_franz_go
@@ -293,7 +294,7 @@ def java_program(folder: Path, program: str, *arguments: str) -> list[str]:
     logging = folder / "log4j2.properties"
     logging.write_text("status=ERROR\nrootLogger.level=OFF\n")
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}"
-    return java(LIBS, logging, "-Xmx256m", allowed, str(HERE / program), *arguments)
+    return java(CHECKOUT_LIBS, logging, "-Xmx256m", allowed, str(HERE / program), *arguments)
 
 
 @pytest.mark.proves("Java", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
@@ -402,7 +403,7 @@ def test_fleets_own_principal_may_use_a_renewed_token(
         ending.callback(fleet.remove_data)
         ending.callback(fleet.close)
         fleet.start()
-        wait_for(lambda: "has refused the token" in fleet.log("p1").read_text(), "a line in the log")
+        wait_for(lambda: "refused the token" in fleet.log("p1").read_text(), "a line in the log")
         token.write_text(f"{issuer.issue('fleet')}\n")
         fleet.await_settled(frozenset(cluster.brokers))
         assert token.read_text().strip() not in fleet.log("p1").read_text()

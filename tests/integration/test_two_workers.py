@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet.control.broker_watch import BACKOFF_FIRST_S, GATHER_S
+from fleet.control.broker_watch import PROBE_BACKOFF_FIRST_S, PROBE_RESULT_BATCH_S
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -38,7 +38,7 @@ ME = "p1"
 TRIES, TRY_FOR_S, PAUSE_S = 40, 1.5, 0.02
 """What clients do at least, and the pace of one. A worker that was not told dialled five times."""
 FROZEN_LIMIT_S = 60.0
-TOLD_S = 10 * GATHER_S
+TOLD_S = 10 * PROBE_RESULT_BATCH_S
 SYN, ACK = 0x02, 0x10
 
 Couple = tuple[LocalFleet, Link]
@@ -120,7 +120,7 @@ def test_both_workers_know_what_one_found_out(couple: Couple, knocks: Knocks) ->
         with stopped({control, *workers} - {alone}):
             assert_rare(knocks, port, 1)
     # The probe's back-off stood still meanwhile, at less than its limit.
-    assert_rare(knocks, port, 1 + len(workers), math.ceil(math.log2(BACKOFF_LIMIT_S / BACKOFF_FIRST_S)))
+    assert_rare(knocks, port, 1 + len(workers), math.ceil(math.log2(BACKOFF_LIMIT_S / PROBE_BACKOFF_FIRST_S)))
 
     link.proxy.enable()
     wait_for(lambda: upstream_up(fleet, ME)[DOWN], "the broker reached again")

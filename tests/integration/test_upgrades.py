@@ -87,7 +87,7 @@ def committed(fleet: LocalFleet, proxy_id: ProxyId, about: ProxyId) -> MemberSta
 
 def all_are_up(fleet: LocalFleet, proxy_id: ProxyId, among: tuple[ProxyId, ...]) -> bool:
     """Whether one member knows these and nobody else, and no ill of any."""
-    states = {name: each.state for name, each in known(fleet, proxy_id).items()}
+    states = {name: each.condition for name, each in known(fleet, proxy_id).items()}
     return states == dict.fromkeys(among, "up")
 
 
@@ -181,12 +181,12 @@ def distrusts(fleet: LocalFleet, proxy_id: ProxyId, voter: ProxyId) -> bool:
 
 def forgets(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
     document = fleet.try_ownership(proxy_id)
-    return document is not None and "forgotten promises" in str(document.raft_trouble)
+    return document is not None and "forgotten promises" in str(document.raft_error)
 
 
 def takes_part(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
     document = fleet.try_ownership(proxy_id)
-    return document is not None and document.quorum.present and document.raft_trouble is None
+    return document is not None and document.quorum.present and document.raft_error is None
 
 
 def test_other_voters_commit_after_a_stop_of_the_whole_fleet(

@@ -163,7 +163,7 @@ def test_brokers_are_trusted_only_by_current_certificates(
     tls = {"ca": "ca.pem", "certificate": str(own), "key": str(own)}
     fleet = make_secured("tls", 1, {"tls": tls})
     refused = "its certificate is refused: unable to get local issuer certificate"
-    untold = f"no broker says which brokers there are: .*{refused}"
+    untold = f"discovery failed, no server listed the brokers: .*{refused}"
     wait_for(lambda: says(fleet, untold), "a refusal in the log")
     assert not fleet.ownership("p1").identities
 
@@ -178,7 +178,7 @@ def test_brokers_are_trusted_only_by_current_certificates(
     shutil.copy(foreign, ca)
     wait_for(lambda: says(fleet, f"broker 1 at .* cannot be reached: {refused}"), "it is down")
     shutil.copy(authority.certificate, ca)
-    wait_for(lambda: says(fleet, "broker 1 at .* is reached again"), "it is up")
+    wait_for(lambda: says(fleet, "broker 1 at .* is reachable again"), "it is up")
     produce(fleet.bootstrap(), OPEN, values)
 
 
@@ -199,7 +199,7 @@ def test_documented_rights_suffice_for_fleet_and_clients(
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
     upstream = {"tls": {"ca": str(authority.certificate)}, "sasl": sasl}
     fleet = make_secured("scram", 3, upstream, events={})
-    untold = "no broker says which brokers there are: .*SaslAuthenticationFailed"
+    untold = "discovery failed, no server listed the brokers: .*SaslAuthenticationFailed"
     wait_for(lambda: says(fleet, untold), "the reason in the log")
     password.write_text(f"{FLEET_PASSWORD}\n")
     fleet.await_settled(frozenset(secured.brokers))
@@ -273,7 +273,9 @@ def test_without_a_principal_brokers_are_learned_from_traffic(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured
 ) -> None:
     fleet = make_secured("scram", 3, {"tls": {"ca": str(authority.certificate)}})
-    untold = "no broker says which brokers there are: .*gives no Metadata to who has no credentials"
+    untold = (
+        "discovery failed, no server listed the brokers: .*sends no Metadata to clients without credentials"
+    )
     wait_for(lambda: says(fleet, untold), "the reason in the log")
     assert not fleet.ownership("p1").identities
 

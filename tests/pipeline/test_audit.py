@@ -1,4 +1,4 @@
-"""The audit in Spark, against the one that chaos runs are judged by."""
+"""The audit in Spark, compared with the audit of the chaos runs."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ CASES = 150
 PARTITIONS = 2
 
 
-def test_the_verdicts_are_those_of_the_checker(spark: SparkSession) -> None:
+def test_audit_equals_checker(spark: SparkSession) -> None:
     chance = random.Random(5)
-    streams = [a_stream(f"case-{number}", chance) for number in range(CASES)]
-    wanted = {each.name: audit_of(each) for each in streams}
-    # What the cases do not show, the comparison does not test.
+    streams = [make_stream(f"case-{number}", chance) for number in range(CASES)]
+    expected = {each.name: audit_of(each) for each in streams}
+    # The comparison tests only figures that some of the cases have.
     for figure in ("lost", "duplicated", "out_of_order", "redelivered"):
-        assert sum(getattr(each, figure) > 0 for each in wanted.values()) > CASES / 10, figure
-        assert sum(getattr(each, figure) == 0 for each in wanted.values()) > CASES / 10, figure
-    assert found(spark, streams) == wanted
+        assert sum(getattr(each, figure) > 0 for each in expected.values()) > CASES / 10, figure
+        assert sum(getattr(each, figure) == 0 for each in expected.values()) > CASES / 10, figure
+    assert found(spark, streams) == expected
 
 
-def test_an_entry_that_came_twice_counts_once(spark: SparkSession) -> None:
-    stream = a_stream("twice", random.Random(1))
+def test_repeated_entry_counts_once(spark: SparkSession) -> None:
+    stream = make_stream("twice", random.Random(1))
     entries = [*ledger(stream), *ledger(stream)]
     assert verdicts(spark, entries, {"twice": stream.keys}) == {"twice": audit_of(stream)}
 
 
-def test_by_takeover_each_fault_is_where_the_next_takeover_has_not_begun(spark: SparkSession) -> None:
+def test_fault_counts_for_last_takeover_before_it(spark: SparkSession) -> None:
     chance = random.Random(9)
-    streams = [a_stream(f"case-{number}", chance) for number in range(CASES)]
+    streams = [make_stream(f"case-{number}", chance) for number in range(CASES)]
     entries = [entry for stream in streams for entry in ledger(stream)]
     keys = {stream.name: stream.keys for stream in streams if stream.keys}
     # Entries are at 0, 1, … 23 s.
@@ -61,7 +61,7 @@ def test_by_takeover_each_fault_is_where_the_next_takeover_has_not_begun(spark: 
         assert sum(row[name] for row in found.values()) == sum(
             getattr(audit_of(each), figure) for each in streams
         )
-        assert found[1][name] == found[9][name] == 0, "the next one began at once; nothing happened since"
+        assert found[1][name] == found[9][name] == 0, "no time to the next takeover, or no record after it"
     assert found[None].duplicated == sum(repeated(each, 0, 3) for each in streams)
     assert found[2].duplicated == sum(repeated(each, 3, 11.5) for each in streams)
     assert found[5].duplicated == sum(repeated(each, 11.5, 60) for each in streams)
@@ -69,7 +69,7 @@ def test_by_takeover_each_fault_is_where_the_next_takeover_has_not_begun(spark: 
 
 
 def repeated(stream: Stream, since_s: float, until_s: float) -> int:
-    """How often the log repeats what was acknowledged between two moments."""
+    """Count the repetitions in the log of records that were acknowledged between two moments."""
     at_s = {(each.partition, each.record): each.at_s for each in stream.acknowledged}
     times = Counter((each.partition, each.record) for each in stream.log)
     return sum(count - 1 for record, count in times.items() if since_s <= at_s[record] < until_s)
@@ -86,8 +86,8 @@ def verdicts(spark: SparkSession, entries: Sequence[LedgerEntry], keys: dict[str
     return {row.pop("client"): Audit(**row) for row in rows}
 
 
-def a_stream(name: str, chance: random.Random) -> Stream:
-    """Two producers on two partitions; with faults of every kind, or of none."""
+def make_stream(name: str, chance: random.Random) -> Stream:
+    """Return a stream of two producers on two partitions, with random kinds of faults."""
     faults = {
         kind: chance.random() < 0.4 for kind in ("lose", "repeat", "swap", "again", "skip", "elsewhere")
     }
@@ -104,10 +104,10 @@ def a_stream(name: str, chance: random.Random) -> Stream:
         for at, record in enumerate(records):
             if not (faults["lose"] and chance.random() < 0.1):
                 log.append(Event(at, partition, record, offset))
-            told = NO_OFFSET if chance.random() < 0.1 else offset
+            stated_offset = NO_OFFSET if chance.random() < 0.1 else offset
             if faults["elsewhere"] and chance.random() < 0.05:
-                told = offset + 1
-            acknowledged.append(Event(at, partition, record, told))
+                stated_offset = offset + 1
+            acknowledged.append(Event(at, partition, record, stated_offset))
             offset += 1
             if faults["repeat"] and chance.random() < 0.1:
                 log.append(Event(at, partition, record, offset))

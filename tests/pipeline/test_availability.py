@@ -1,4 +1,4 @@
-"""How long outages were advertised, by Spark, against the checker of the chaos runs."""
+"""Time until outages were no longer advertised, by Spark and by the checker of the chaos runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fleet.drills.workload.checker import Outage, View, takeover_s
-from fleet.pipeline.availability import windows
+from fleet.pipeline.availability import outage_windows
 from fleet.pipeline.observations import OutageEvent, ViewEvent
 from fleet.pipeline.spark_schema import ddl_of
 
@@ -20,16 +20,16 @@ CASES = 200
 BROKERS = frozenset({1, 2})
 
 
-def test_windows_are_those_of_the_checker(spark: SparkSession) -> None:
+def test_outage_windows_equal_checker(spark: SparkSession) -> None:
     chance = random.Random(2)
     outages: list[OutageEvent] = []
     views: list[ViewEvent] = []
-    wanted: dict[str, int | None] = {}
+    expected: dict[str, int | None] = {}
     for number in range(CASES):
         case = f"case-{number}"
-        outage, seen = a_case(case, chance)
+        outage, seen = make_case(case, chance)
         took = takeover_s(outage, BROKERS, seen)
-        wanted[case] = None if took is None else int(took)
+        expected[case] = None if took is None else int(took)
         times = (int(outage.at_s), int(outage.until_s))
         outages.append(OutageEvent(case, outage.victims, outage.survivors, *times))
         views += [
@@ -38,24 +38,24 @@ def test_windows_are_those_of_the_checker(spark: SparkSession) -> None:
             for place, view in enumerate(of_member)
             for broker_id in BROKERS
         ]
-    assert CASES / 10 < sum(each is None for each in wanted.values()) < CASES * 9 / 10
-    assert any(each == 0 for each in wanted.values())
-    assert sum(bool(each) for each in wanted.values()) > CASES / 10
-    assert found(spark, outages, [*views, *views]) == wanted, "with every view told twice"
+    assert CASES / 10 < sum(each is None for each in expected.values()) < CASES * 9 / 10
+    assert any(each == 0 for each in expected.values())
+    assert sum(bool(each) for each in expected.values()) > CASES / 10
+    assert found(spark, outages, [*views, *views]) == expected, "every view is repeated"
 
 
 def found(
     spark: SparkSession, outages: Sequence[OutageEvent], views: Sequence[ViewEvent]
 ) -> dict[str, int | None]:
-    rows = windows(
+    rows = outage_windows(
         spark.createDataFrame([astuple(each) for each in outages], ddl_of(OutageEvent)),
         spark.createDataFrame([astuple(each) for each in views], ddl_of(ViewEvent)),
     ).collect()
     return {row.id: row.took_us for row in rows}
 
 
-def a_case(case: str, chance: random.Random) -> tuple[Outage, dict[str, list[View]]]:
-    """An outage of one of three members, and what the others' Metadata said, in microseconds."""
+def make_case(case: str, chance: random.Random) -> tuple[Outage, dict[str, list[View]]]:
+    """Return an outage of one of three members, and the Metadata of the members; times in microseconds."""
     members = [f"{case}-p{number}" for number in (1, 2, 3)]
     victim, *survivors = chance.sample(members, 3)
     seen: dict[str, list[View]] = {}

@@ -1,4 +1,4 @@
-"""What passes identities, and what they weigh: by Spark and by a naive twin."""
+"""Load and weight of identities, by Spark and by a naive twin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.weights import read_weights
 from fleet.pipeline.forecast import MINUTE_MS, SeasonalForecast
 from fleet.pipeline.jobs import Site, finish, start_load, start_weights
-from fleet.pipeline.load import AHEAD_MINUTES, CPU_US_PER_BYTE, CPU_US_PER_REQUEST
+from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST, FORECAST_MINUTES
 from fleet.pipeline.streams import Kafka
 from tests.conftest import PLAINTEXT
 from tests.pipeline_samples import START_MS, make_topics, produce
@@ -32,12 +32,12 @@ Sums = dict[tuple[int, int], tuple[int, int]]
 """Identity and minute → requests and bytes."""
 
 
-def passing(chance: random.Random) -> list[TrafficEvent]:
-    """What two members tell of three identities and the bootstrap port, every second; some of it twice.
+def make_traffic(chance: random.Random) -> list[TrafficEvent]:
+    """Return traffic events of two members for three identities and the bootstrap port; some are repeated.
 
-    Two of three are as they were before events had the sum of their requests.
+    There is an event every second. Two of three seconds have events of a version without `requests`.
     """
-    told = []
+    events = []
     for second in range(MINUTES * 60):
         at_ms = BEGIN_MS + 1000 * second + chance.randrange(1000)
         for member in ("p1", "p2"):
@@ -60,16 +60,16 @@ def passing(chance: random.Random) -> list[TrafficEvent]:
                     in_flight_peak=1,
                     apis=apis,
                     clients={"c": 1},
-                    # Older ones do not say it.
+                    # Events of older versions have no sum.
                     requests=None if second % 3 else sum(each.requests for each in apis.values()),
                 )
-                told += [event] * chance.choice((1, 1, 1, 2))
-    return told
+                events += [event] * chance.choice((1, 1, 1, 2))
+    return events
 
 
-def sums(told: Iterable[TrafficEvent]) -> Sums:
+def sums(events: Iterable[TrafficEvent]) -> Sums:
     found: dict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for each in {each.id: each for each in told}.values():
+    for each in {each.id: each for each in events}.values():
         if each.broker_id >= 0:
             key = each.broker_id, each.at_ms // MINUTE_MS * MINUTE_MS
             requests, passed = found[key]
@@ -78,7 +78,7 @@ def sums(told: Iterable[TrafficEvent]) -> Sums:
     return dict(found)
 
 
-def written(spark: SparkSession, site: Site) -> Sums:
+def read_load(spark: SparkSession, site: Site) -> Sums:
     rows = spark.read.parquet(site.load).selectExpr(
         "broker_id", "unix_millis(minute) as minute_ms", "requests", "bytes", "cpu_us", "fleet"
     )
@@ -96,27 +96,27 @@ def twin(loads: Sums, broker_id: int) -> float:
     for (identity, minute_ms), (requests, passed) in sorted(loads.items()):
         if identity == broker_id:
             known = known.learn(minute_ms, requests * CPU_US_PER_REQUEST + passed * CPU_US_PER_BYTE)
-    return known.ahead(AHEAD_MINUTES) / 60
+    return known.predict(FORECAST_MINUTES) / 60
 
 
-def by_turns(told: Sequence[TrafficEvent], parts: int) -> list[Sequence[TrafficEvent]]:
-    size = -(-len(told) // parts)
-    return [told[start : start + size] for start in range(0, len(told), size)]
+def split(events: Sequence[TrafficEvent], parts: int) -> list[Sequence[TrafficEvent]]:
+    size = -(-len(events) // parts)
+    return [events[start : start + size] for start in range(0, len(events), size)]
 
 
-def test_minutes_and_weights_are_those_of_a_naive_twin(
+def test_minutes_and_weights_equal_naive_twin(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """In several runs, with repetitions; the last minutes are not over, so nothing is said of them yet."""
+    """Several runs read repeated events. The last minutes have not ended, so they are not written yet."""
     make_topics(kafka, "load-a.")
     site = Site(Kafka(kafka.bootstrap_servers), "load-a.", str(tmp_path / "out"))
-    told = passing(random.Random(5))
-    for part in by_turns(told, 2):
+    events = make_traffic(random.Random(5))
+    for part in split(events, 2):
         produce(kafka, f"{site.prefix}traffic", [event_schema.EVENTS.encode(each) for each in part])
         assert finish(start_load(spark, site, True)) == len(part)
         finish(start_weights(spark, site, True))
 
-    found, expected = written(spark, site), sums(told)
+    found, expected = read_load(spark, site), sums(events)
     minutes = sorted({minute_ms for _, minute_ms in found})
     assert minutes == [BEGIN_MS + number * MINUTE_MS for number in range(len(minutes))]
     assert MINUTES - 3 <= len(minutes) < MINUTES

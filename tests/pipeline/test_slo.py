@@ -1,4 +1,4 @@
-"""Takeovers, and what is left of a promise: by Spark and by naive twins."""
+"""Takeovers, outages and error budgets, by Spark and by naive twins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEMBERS = ("p1", "p2", "p3")
 
 @dataclass(frozen=True)
 class Interval:
-    """What these tests need of a row of the timeline."""
+    """The columns of the timeline that these tests need."""
 
     fleet: str
     broker_id: int
@@ -44,10 +44,10 @@ class Interval:
 
 
 def history(chance: random.Random) -> list[Interval]:
-    """Three identities that change hands for eleven days, and are gone at times.
+    """Return intervals of three identities over eleven days; at times an identity has no owner.
 
-    Of some takeovers nobody told the advertisement, of some nobody when the owner was last alive; and some
-    have seen it alive when others had already given it up.
+    Some takeovers lack the time of advertisement, and some lack the time at which the owner was last alive.
+    In some takeovers a member saw the owner alive after another member suspected it.
     """
     found: list[Interval] = []
     for broker_id in (1, 2, 3):
@@ -55,7 +55,7 @@ def history(chance: random.Random) -> list[Interval]:
         while now_ms < UNTIL_MS - 60_000:
             ends_ms = now_ms + chance.randrange(1000, 2 * DAY_MS)
             taken = chance.random() < 0.6
-            gone = not taken and chance.random() < 0.3
+            ownerless = not taken and chance.random() < 0.3
             detected_ms = now_ms - chance.randrange(900) if taken else None
             advertised_ms = now_ms + chance.randrange(20_000) if chance.random() < 0.8 else None
             alive_ms = None
@@ -67,7 +67,7 @@ def history(chance: random.Random) -> list[Interval]:
                     broker_id,
                     "interval",
                     generation,
-                    () if gone else (chance.choice(MEMBERS),),
+                    () if ownerless else (chance.choice(MEMBERS),),
                     "takeover" if taken else chance.choice(("drain", "rebalance")),
                     now_ms,
                     ends_ms if ends_ms < UNTIL_MS else None,
@@ -111,11 +111,11 @@ def frame(spark: SparkSession, kind: type[Any], rows: Sequence[Any]) -> DataFram
     )
 
 
-def first_request_ms(interval: Interval, told: Sequence[ConnectionEvent]) -> int | None:
+def first_request_ms(interval: Interval, events: Sequence[ConnectionEvent]) -> int | None:
     assert interval.detected_at_ms is not None
     times = [
         each.at_ms
-        for each in told
+        for each in events
         if (each.what, each.owned, each.broker_id) == ("opened", True, interval.broker_id)
         and each.told_by in interval.owners
         and interval.detected_at_ms <= each.at_ms
@@ -129,13 +129,13 @@ def alive_ms(interval: Interval) -> int | None:
     return None if interval.alive_at_ms is None else min(interval.alive_at_ms, interval.detected_at_ms)
 
 
-def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
+def test_takeovers_equal_naive_twin(spark: SparkSession) -> None:
     chance = random.Random(4)
     intervals = history(chance)
-    told = connections(chance, intervals)
+    events = connections(chance, intervals)
     noise = [replace(each, what="gap") for each in intervals[:3] if each.reason != "takeover"]
     rows = takeovers(
-        frame(spark, Interval, [*intervals, *noise]), frame(spark, ConnectionEvent, told)
+        frame(spark, Interval, [*intervals, *noise]), frame(spark, ConnectionEvent, events)
     ).collect()
     found = {
         (row.broker_id, row.generation): (
@@ -147,26 +147,28 @@ def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
         for row in rows
     }
     assert len(found) == len(rows)
-    wanted = {
+    expected = {
         (each.broker_id, each.generation): (
             alive_ms(each),
             each.detected_at_ms,
             each.committed_at_ms if each.advertised_at_ms is None else each.advertised_at_ms,
-            first_request_ms(each, told),
+            first_request_ms(each, events),
         )
         for each in intervals
         if each.reason == "takeover"
     }
-    assert found == wanted
-    assert any(first is None for *_, first in wanted.values())
-    assert any(first is not None for *_, first in wanted.values())
-    assert any(alive is None for alive, *_ in wanted.values())
-    assert any(alive == began for alive, began, *_ in wanted.values()), "given up by one alone"
-    assert any(alive is not None and alive < cast(int, began) for alive, began, *_ in wanted.values())
+    assert found == expected
+    assert any(first is None for *_, first in expected.values())
+    assert any(first is not None for *_, first in expected.values())
+    assert any(alive is None for alive, *_ in expected.values())
+    assert any(alive == began for alive, began, *_ in expected.values()), (
+        "one member saw the owner alive after another suspected it"
+    )
+    assert any(alive is not None and alive < cast(int, began) for alive, began, *_ in expected.values())
 
 
-def tried(chance: random.Random) -> list[ConnectionEvent]:
-    """Clients that come to three identities, and at times are turned away; told in any order, and twice."""
+def make_attempts(chance: random.Random) -> list[ConnectionEvent]:
+    """Return connections to three identities, some rejected; the events are unordered and repeated."""
     found = []
     for number in range(400):
         broker_id, opened_ms = chance.choice((-1, 1, 2, 3)), BEGIN_MS + chance.randrange(60_000)
@@ -196,20 +198,20 @@ def tried(chance: random.Random) -> list[ConnectionEvent]:
     return found
 
 
-def test_outages_are_those_of_a_naive_twin(spark: SparkSession) -> None:
-    told = tried(random.Random(6))
-    rows = outages(frame(spark, ConnectionEvent, told)).collect()
+def test_outages_equal_naive_twin(spark: SparkSession) -> None:
+    events = make_attempts(random.Random(6))
+    rows = outages(frame(spark, ConnectionEvent, events)).collect()
     found = {(row.broker_id, row.began_ms): (row.ended_ms, row.cuts) for row in rows}
     assert len(found) == len(rows)
 
-    events = {each.id: each for each in told if each.owned and each.broker_id >= 0}.values()
-    cut = [each for each in events if each.why == "unreachable"]
+    distinct = {each.id: each for each in events if each.owned and each.broker_id >= 0}.values()
+    cut = [each for each in distinct if each.why == "unreachable"]
     away = {each.connection for each in cut}
-    wanted: dict[tuple[int, int], tuple[int | None, int]] = {}
+    expected: dict[tuple[int, int], tuple[int | None, int]] = {}
     for broker_id in (1, 2, 3):
         served_ms = [
             each.at_ms
-            for each in events
+            for each in distinct
             if (each.broker_id, each.what) == (broker_id, "opened") and each.connection not in away
         ]
         by_end: dict[int | None, list[int]] = defaultdict(list)
@@ -217,10 +219,10 @@ def test_outages_are_those_of_a_naive_twin(spark: SparkSession) -> None:
             if each.broker_id == broker_id:
                 later_ms = [at_ms for at_ms in served_ms if at_ms > each.at_ms]
                 by_end[min(later_ms, default=None)].append(each.at_ms)
-        wanted |= {(broker_id, min(times)): (end_ms, len(times)) for end_ms, times in by_end.items()}
-    assert found == wanted
-    assert len(wanted) > 6
-    assert sum(cuts for _, cuts in wanted.values()) > len(wanted), "several are one outage"
+        expected |= {(broker_id, min(times)): (end_ms, len(times)) for end_ms, times in by_end.items()}
+    assert found == expected
+    assert len(expected) > 6
+    assert sum(cuts for _, cuts in expected.values()) > len(expected), "some outages have several cuts"
 
 
 def day_of(at_ms: int) -> date:
@@ -228,7 +230,7 @@ def day_of(at_ms: int) -> date:
 
 
 def by_second(spans: Sequence[tuple[int, int, int]], weeks: bool) -> dict[tuple[int, date], int]:
-    """The naive twin: cut each span at every midnight."""
+    """Split each span at every midnight, as the naive twin."""
     found: dict[tuple[int, date], int] = defaultdict(int)
     for broker_id, from_ms, to_ms in spans:
         while from_ms < to_ms:
@@ -242,7 +244,7 @@ def by_second(spans: Sequence[tuple[int, int, int]], weeks: bool) -> dict[tuple[
 
 @dataclass(frozen=True)
 class Down:
-    """A row of what `outages` gives."""
+    """A row of `outages`."""
 
     fleet: str
     broker_id: int
@@ -251,8 +253,8 @@ class Down:
     cuts: int
 
 
-def beside(chance: random.Random, taken: Sequence[Any]) -> list[Down]:
-    """Outages, some of which begin within a takeover, or last until another one; the last has not ended."""
+def make_outages(chance: random.Random, taken: Sequence[Any]) -> list[Down]:
+    """Return outages; some begin in a takeover or last until the next, and the last outage has not ended."""
     found = [Down("f", 1, UNTIL_MS - 5_000, None, 2)]
     for row in taken:
         began_ms = row.began_ms + chance.randrange(-3_000, 20_000)
@@ -271,16 +273,16 @@ def without_overlaps(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, i
 
 
 @pytest.mark.parametrize("weeks", [False, True])
-def test_attainment_is_that_of_a_naive_twin(spark: SparkSession, weeks: bool) -> None:
+def test_attainment_equals_naive_twin(spark: SparkSession, weeks: bool) -> None:
     intervals = history(random.Random(9))
     table = frame(spark, Interval, intervals)
     taken = takeovers(table, frame(spark, ConnectionEvent, []))
     times = taken.collect()
-    out = beside(random.Random(3), times)
+    out = make_outages(random.Random(3), times)
     missing = unavailable(taken, frame(spark, Down, out), UNTIL_MS)
     rows = attainment(table, missing, UNTIL_MS, OBJECTIVE, "week" if weeks else "day").collect()
     owned = [each for each in intervals if each.owners]
-    assert len(owned) < len(intervals), "a broker was gone for a while"
+    assert len(owned) < len(intervals), "a broker had left the cluster for a while"
     known = by_second([(each.broker_id, each.from_ms, each.to_ms or UNTIL_MS) for each in owned], weeks)
     spans = [
         (row.broker_id, row.began_ms if row.alive_ms is None else row.alive_ms, row.advertised_ms)
@@ -289,9 +291,9 @@ def test_attainment_is_that_of_a_naive_twin(spark: SparkSession, weeks: bool) ->
     spans += [(each.broker_id, each.began_ms, each.ended_ms or UNTIL_MS) for each in out]
     merged = without_overlaps(spans)
     assert len(merged) < len(spans), "some overlap"
-    gone = by_second(merged, weeks)
+    unavailable_ms = by_second(merged, weeks)
     assert {(row.broker_id, row.period): (row.known_ms, row.unavailable_ms) for row in rows} == {
-        key: (known_ms, min(known_ms, gone.get(key, 0))) for key, known_ms in known.items()
+        key: (known_ms, min(known_ms, unavailable_ms.get(key, 0))) for key, known_ms in known.items()
     }
     assert sum(row.unavailable_ms for row in rows) > 0
     for row in rows:

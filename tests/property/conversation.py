@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fleet.core.errors import WireError
-from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
+from fleet.proxy.wire.heartbeats import HEARTBEATS, build_not_coordinator
 from tests.property import kio_samples
 from tests.property.model_broker import (
     API_VERSIONS,
@@ -100,7 +100,7 @@ def frame_at(stream: bytes | bytearray, pos: int) -> bytes | None:
     return frame if len(frame) == size else None
 
 
-def error_reply(correlation_id: int) -> bytes:
+def build_error_reply(correlation_id: int) -> bytes:
     """To ApiVersions of a version that nobody knows, from the fleet itself."""
     return struct.pack(
         ">iihihhh", 16, correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, 0, NEWEST_API_VERSIONS
@@ -220,7 +220,7 @@ class Conversation:
 
     def redirect(self) -> None:
         """As in a move: only a group's member, which has sent a heartbeat, is sent elsewhere."""
-        if self.play.session.coordinates:
+        if self.play.session.is_group_member:
             self.play.session.redirect()
             self._is_redirecting = True
 
@@ -279,10 +279,10 @@ class Conversation:
     def _local_reply(self, frame: bytes) -> bytes | None:
         key, version, correlation_id = struct.unpack_from(">hhi", frame)
         if key == API_VERSIONS and not 0 <= version <= NEWEST_API_VERSIONS:
-            return error_reply(correlation_id)
+            return build_error_reply(correlation_id)
         if key in HEARTBEATS and self._is_redirecting:
             self._is_redirecting = False
-            return not_coordinator(key, version, correlation_id & 0xFFFFFFFF)
+            return build_not_coordinator(key, version, correlation_id & 0xFFFFFFFF)
         return None
 
     def _asked_before(self, end: int) -> int:

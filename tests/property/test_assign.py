@@ -36,7 +36,7 @@ Restricted: TypeAlias = tuple[
     frozenset[tuple[ProxyId, BrokerId]],
 ]
 WEIGHTS = Weights({broker_id: (broker_id * 37 % 11) ** 2 for broker_id in range(1, 12)})
-weigh: Rule = partial(assign, weighing=WEIGHTS)
+weigh: Rule = partial(assign, weights=WEIGHTS)
 
 ALL_IDS = IdentitySpace(1, 40)
 RACKS = st.sampled_from([None, "a", "b", "c"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.core.errors import WireError
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Streamed
-from fleet.proxy.wire.fetch import FETCH, NO_TAGS_BYTES, WITHOUT_ENDPOINTS
+from fleet.proxy.wire.fetch import FETCH, FETCH_RECOGNIZERS, NO_TAGS_BYTES
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, encode_varint
 from fleet.proxy.wire.scan import FieldBudget
 from fleet.proxy.wire.tail import rewrite
@@ -19,7 +19,7 @@ from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import Play
 
-(RECOGNIZE,) = WITHOUT_ENDPOINTS.values()
+(RECOGNIZE,) = FETCH_RECOGNIZERS.values()
 
 
 def response(partition: bytes, aborted: bytes, records: bytes, tail: bytes = b"\0\0\0") -> bytes:
@@ -63,7 +63,7 @@ def recognized(frame: bytes) -> bool:
 
 
 def test_every_layout_has_its_shape() -> None:
-    assert {first for key, first, _, _ in PATCHED if key == FETCH} == {*WITHOUT_ENDPOINTS}
+    assert {first for key, first, _, _ in PATCHED if key == FETCH} == {*FETCH_RECOGNIZERS}
 
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_152])
@@ -112,8 +112,8 @@ def test_partition_is_recognized_with_its_record_length(length: int) -> None:
     known_bytes = HEAD_BYTES - 1 + varint_bytes
     for read in (*range(min(HEAD_BYTES + 8, len(frame))), len(frame) // 2, len(frame)):
         arrived = b"before" + frame[:read]
-        begins = RECOGNIZE.begins(arrived, 6, 6 + len(frame), len(arrived))
-        assert begins == (known_bytes <= read), read
+        passes_prefix = RECOGNIZE.passes_prefix(arrived, 6, 6 + len(frame), len(arrived))
+        assert passes_prefix == (known_bytes <= read), read
 
 
 @settings(max_examples=examples(600), deadline=None)
@@ -132,11 +132,11 @@ def test_response_recognized_by_its_head_keeps_its_zero_tail(
     frame = bent(records, aborted, tail, changes, size)
     arrived = frame[:read]
     try:
-        begins = RECOGNIZE.begins(arrived, 0, len(frame), len(arrived))
+        passes_prefix = RECOGNIZE.passes_prefix(arrived, 0, len(frame), len(arrived))
     except WireError:
         assert not stays(frame)
         return
-    if begins:
+    if passes_prefix:
         assert stays(frame) == (not any(frame[-NO_TAGS_BYTES:]))
 
 

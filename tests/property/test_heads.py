@@ -69,7 +69,9 @@ def test_every_answer_is_counted_and_each_unserved_one(key: int, version: int) -
         named = list(kio_samples.addresses(entity))
         complete = len(named) == len(entity.brokers)  # type: ignore[attr-defined]  # of both
         if known and complete and not unknown:
-            assert any(head.found in kio_samples.frame(entity, 0) for head in play.source.book.heads.values())
+            assert any(
+                head.original in kio_samples.frame(entity, 0) for head in play.source.book.heads.values()
+            )
 
 
 def _metadata(brokers: list[tuple[int, bytes]]) -> bytes:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.control.detector import ALONE_PERIODS, FailureDetector
+from fleet.control.detector import NO_QUORUM_PERIODS, FailureDetector
 from fleet.core.liveness import ProbeOutcome, Transition
 from fleet.core.model import Liveness
 from tests.examples import examples
@@ -196,9 +196,9 @@ def test_overlay_bypasses_suspects_alone_and_all_without_quorum(
         world.become(peer, mode)
         world.run(for_s)
         if not quorum:
-            world.detector.suspects(world.now_s, quorum, down)
-            world.run(ALONE_PERIODS * Timing.suspect_after_s + 0.1)
+            world.detector.bypassed(world.now_s, quorum, down)
+            world.run(NO_QUORUM_PERIODS * Timing.suspect_after_s + 0.1)
         suspected = {p for p, liveness in world.detector.liveness.items() if liveness is Liveness.SUSPECT}
-        overlay = world.detector.suspects(world.now_s, quorum, down)
+        overlay = world.detector.bypassed(world.now_s, quorum, down)
         assert overlay <= suspected
         assert overlay >= (suspected & down if quorum else suspected)

@@ -13,14 +13,14 @@ from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Layout
 from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
-from fleet.proxy.wire.produce import FIRST_IN_PLACE, ONE_BATCH
-from fleet.proxy.wire.requests import LAYOUTS, WITHOUT_ADDRESS
+from fleet.proxy.wire.produce import FIRST_FLEXIBLE_PRODUCE, PRODUCE_RECOGNIZERS
+from fleet.proxy.wire.requests import LAYOUTS, RECOGNIZERS
 from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import Play, produce
 
-RESPONSES = sorted(ONE_BATCH)
-IN_PLACE = range(FIRST_IN_PLACE, APIS[PRODUCE].max_version + 1)
+RESPONSES = sorted(PRODUCE_RECOGNIZERS)
+IN_PLACE = range(FIRST_FLEXIBLE_PRODUCE, APIS[PRODUCE].max_version + 1)
 NAMES = st.text("abcXYZ019._-", min_size=1, max_size=126).map(str.encode)
 
 
@@ -49,13 +49,13 @@ def test_every_patched_version_has_its_shape() -> None:
     assert {
         version for key, low, high, _ in PATCHED if key == PRODUCE for version in range(low, high + 1)
     } == {*RESPONSES}
-    layouts = [layout for layout, known in zip(LAYOUTS, WITHOUT_ADDRESS, strict=True) if known]
+    layouts = [layout for layout, known in zip(LAYOUTS, RECOGNIZERS, strict=True) if known]
     assert [layout and layout.name for layout in layouts] == [
         "produce_v10",
         "produce_v13",
         "fetch_v16",
     ]
-    assert APIS[PRODUCE].first_flexible == FIRST_IN_PLACE
+    assert APIS[PRODUCE].first_flexible == FIRST_FLEXIBLE_PRODUCE
 
 
 @pytest.mark.parametrize("version", RESPONSES)
@@ -64,7 +64,7 @@ def test_the_answer_to_one_batch_is_recognized(
     version: int, name: bytes, partition: bytes, throttle: bytes
 ) -> None:
     frame = response(version, name, partition, throttle + b"\0")
-    assert ONE_BATCH[version].passes(b"before" + frame + b"after", 6, 6 + len(frame))
+    assert PRODUCE_RECOGNIZERS[version].passes(b"before" + frame + b"after", 6, 6 + len(frame))
     assert addresses_in(version, frame) == 0
 
 
@@ -72,7 +72,7 @@ def test_the_answer_to_one_batch_is_recognized(
 def test_short_request_is_examined_no_further(version: int) -> None:
     """Found by reading: nothing is behind a frame that has just arrived, and its end was read beyond."""
     for size in range(8, 60):
-        assert not ONE_BATCH[version].passes(bytes(size), 0, size)
+        assert not PRODUCE_RECOGNIZERS[version].passes(bytes(size), 0, size)
 
 
 @pytest.mark.parametrize("version", RESPONSES)
@@ -90,7 +90,7 @@ def test_recognized_request_has_no_address(
     for position, value in changes.items():
         if position < len(frame):
             frame[position] = value
-    if ONE_BATCH[version].passes(bytes(frame), 0, len(frame)):
+    if PRODUCE_RECOGNIZERS[version].passes(bytes(frame), 0, len(frame)):
         assert addresses_in(version, bytes(frame)) == 0
 
 
@@ -99,7 +99,7 @@ def test_recognized_request_has_no_address(
 @given(seed=st.integers(0, 2**32))
 def test_no_response_with_endpoints_is_recognized(version: int, seed: int) -> None:
     frame = kio_samples.frame(kio_samples.make(PRODUCE, version, seed), 7)
-    if ONE_BATCH[version].passes(bytes(frame), 0, len(frame)):
+    if PRODUCE_RECOGNIZERS[version].passes(bytes(frame), 0, len(frame)):
         assert addresses_in(version, frame) == 0
 
 

@@ -56,6 +56,6 @@ def test_a_slow_member_costs_an_election_or_two_and_no_more(
 
 
 def test_without_a_growing_wait_elections_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_LONGEST_WAIT", 1)
+    monkeypatch.setattr(machine, "_MAX_TIMEOUT_FACTOR", 1)
     _, late = elections(1, tmp_path, 0.5, "follower")
     assert late > MOST_ELECTIONS

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.pipeline.forecast import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, SeasonalForecast, slot_of
+from fleet.pipeline.forecast import (
+    DAY_MS,
+    LONGEST_GAP_MINUTES,
+    MINUTE_MS,
+    SLOTS_PER_DAY,
+    SeasonalForecast,
+    slot_of,
+)
 from tests.examples import examples
 
 AHEAD = 30
@@ -53,42 +60,42 @@ def noisy(load: Load, seed: int) -> Load:
 def test_a_day_is_learned(seed: int) -> None:
     """Better than what the last half hour had, which is always half an hour late."""
     load = noisy(daily, seed)
-    told = error(load, 6, lambda known, _: known.ahead(AHEAD))
+    told = error(load, 6, lambda known, _: known.predict(AHEAD))
     last = error(load, 6, lambda _, number: sum(load(number - each) for each in range(1, AHEAD + 1)) / AHEAD)
     assert told < 0.8 * last
 
 
 def test_constant_load_is_predicted_as_it_is() -> None:
     known = follow(lambda _: 500.0, 2 * MINUTES)
-    assert known.ahead(AHEAD) == pytest.approx(500.0, rel=1e-3)
+    assert known.predict(AHEAD) == pytest.approx(500.0, rel=1e-3)
 
 
 def test_growing_load_is_predicted_ahead() -> None:
     known = follow(lambda number: 2.0 * number, 300)
-    assert known.ahead(AHEAD) > 2.0 * 290
+    assert known.predict(AHEAD) > 2.0 * 290
 
 
 def test_a_load_that_ends_is_forgotten_within_an_hour() -> None:
     known = follow(lambda _: 500.0, 300)
     known = known.learn(START_MS + 360 * MINUTE_MS, 0.0)
-    assert known.ahead(AHEAD) < 25.0
+    assert known.predict(AHEAD) < 25.0
 
 
 def test_level_restarts_after_a_long_silence() -> None:
     known = follow(lambda _: 500.0, 300)
-    known = known.learn(START_MS + (300 + LONGEST_GAP + 1) * MINUTE_MS, 80.0)
+    known = known.learn(START_MS + (300 + LONGEST_GAP_MINUTES + 1) * MINUTE_MS, 80.0)
     assert known.level == pytest.approx(80.0, abs=10.0)
     assert known.trend == 0.0
 
 
 @settings(max_examples=examples(60))
-@given(st.lists(st.tuples(st.integers(0, 3 * LONGEST_GAP), st.floats(0.0, 1e12)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 3 * LONGEST_GAP_MINUTES), st.floats(0.0, 1e12)), max_size=40))
 def test_prediction_is_bounded_and_never_negative(seen: list[tuple[int, float]]) -> None:
     known = SeasonalForecast()
     for minute, load in seen:
         known = known.learn(START_MS + minute * MINUTE_MS, load)
-    assert 0.0 <= known.ahead(AHEAD) <= 3 * max((load for _, load in seen), default=0.0)
-    assert len(known.season) == SLOTS
+    assert 0.0 <= known.predict(AHEAD) <= 3 * max((load for _, load in seen), default=0.0)
+    assert len(known.season) == SLOTS_PER_DAY
 
 
 def test_past_observation_changes_nothing() -> None:

@@ -140,7 +140,7 @@ def test_a_drain_never_cuts_a_frame_or_an_answer(seed: int, length: int, at: int
         frames += 4 + struct.unpack_from(">i", play.to_broker, frames)[0]
     assert frames == len(play.to_broker), "a request was cut off"
     answered = 0
-    while not play.session.drained:
+    while not play.session.is_drained:
         (size,) = struct.unpack_from(">i", script.from_broker, answered)
         play.broker(script.from_broker[answered : answered + 4 + size])
         answered += 4 + size

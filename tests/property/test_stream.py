@@ -125,7 +125,7 @@ def test_pauses_do_not_matter(
     raw = framed(before_tail(key, *parts, header=tags) + tail(key, array(endpoint(1, "H" * 99, 9092))))
     wanted = passed(key, version, raw)
     assert b"HH" not in wanted
-    with patch.object(scan, "FIELDS_AT_ONCE", at_once):
+    with patch.object(scan, "FIELDS_PER_TURN", at_once):
         assert passed(key, version, raw, cuts) == wanted
 
 

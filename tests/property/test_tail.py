@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Address, Addresses, Streamed
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, compact_string, encode_varint, varint
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, compact_string, encode_varint, read_varint
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES, TaggedField, blank_head, fit, padding_head, rewrite
 from tests.examples import examples
 from tests.property import kio_samples
@@ -59,10 +59,10 @@ def fields_of(layout: Streamed, tail: bytes) -> tuple[bytes, list[tuple[int, byt
     if layout is SHARE_FETCH:
         pos = layout.endpoints(buf, 0, Everywhere(), [])[1]
         nodes = tail[:pos]
-    count, pos = varint(buf, pos)
+    count, pos = read_varint(buf, pos)
     for _ in range(count):
-        tag, pos = varint(buf, pos)
-        size, pos = varint(buf, pos)
+        tag, pos = read_varint(buf, pos)
+        size, pos = read_varint(buf, pos)
         value, pos = tail[pos : pos + size], pos + size
         if tag == layout.tag:
             nodes = value
@@ -94,8 +94,8 @@ def test_a_field_has_any_length_but_a_few() -> None:
         head = padding_head(126, size)
         assert bool(head) == (size >= 2 and size not in HOLES)
         if head:
-            tag, pos = varint(memoryview(head), 0)
-            assert (tag, sum(varint(memoryview(head), pos))) == (126, size)
+            tag, pos = read_varint(memoryview(head), 0)
+            assert (tag, sum(read_varint(memoryview(head), pos))) == (126, size)
 
 
 def test_a_count_that_becomes_longer() -> None:

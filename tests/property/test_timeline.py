@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.pipeline.timeline import Change, Known, Row
+from fleet.pipeline.timeline import Change, OwnershipHistory, Row
 
 OWNERS = (("p1",), ("p2",), ("p1", "p3"), ())
 FAR_PAST = -1
@@ -64,7 +64,7 @@ def test_final_timeline_equals_that_of_the_naive_twin(
     told: tuple[list[Change], list[list[Change]]],
 ) -> None:
     everything, batches = told
-    known, table = Known(), dict[Any, Row]()
+    known, table = OwnershipHistory(), dict[Any, Row]()
     for batch in batches:
         known, rows = known.learn(batch, FAR_PAST)
         table.update((row.key, row) for row in rows)
@@ -74,11 +74,11 @@ def test_final_timeline_equals_that_of_the_naive_twin(
 
 @given(histories())
 def test_settled_change_is_forgotten_and_repeats_are_ignored(history: Sequence[Change]) -> None:
-    whole, table = Known(), dict[Any, Row]()
+    whole, table = OwnershipHistory(), dict[Any, Row]()
     for each in history:
         whole, rows = whole.learn([each], FAR_PAST)
         table.update((row.key, row) for row in rows)
-    brief, short = Known(), dict[Any, Row]()
+    brief, short = OwnershipHistory(), dict[Any, Row]()
     for each in history:
         # All that came before is settled: nothing will be told of it again.
         brief, rows = brief.learn([each], each.proposed_at_ms + 10_000)
@@ -92,7 +92,7 @@ def test_settled_change_is_forgotten_and_repeats_are_ignored(history: Sequence[C
 @given(tellings())
 def test_telling_everything_again_changes_nothing(told: tuple[list[Change], list[list[Change]]]) -> None:
     everything, _ = told
-    known, _ = Known().learn(everything, FAR_PAST)
+    known, _ = OwnershipHistory().learn(everything, FAR_PAST)
     again, rows = known.learn(everything, FAR_PAST)
     assert (again, rows) == (known, [])
 
@@ -101,7 +101,7 @@ def test_change_after_settling_is_late() -> None:
     first = Change(3, ("p1",), None, "join", 3_000, 3_005)
     second = Change(7, ("p2",), ("p1",), "takeover", 7_000, 7_005)
     between = Change(5, ("p3",), ("p1",), "takeover", 5_000, 5_005)
-    known, _ = Known().learn([first, second], 10_000)
+    known, _ = OwnershipHistory().learn([first, second], 10_000)
     assert known.changes == (second,)
     known, rows = known.learn([between], 10_000)
     assert [(row.what, row.generation, row.owners) for row in rows] == [("late", 5, ("p3",))]
@@ -112,7 +112,7 @@ def test_a_gap_is_filled_by_what_comes_late() -> None:
     first = Change(3, ("p1",), None, "join", 3_000, 3_005)
     third = Change(7, ("p2",), ("p3",), "takeover", 7_000, 7_005)
     second = Change(5, ("p3",), ("p1",), "takeover", 5_000, 5_005)
-    known, rows = Known().learn([first, third], 0)
+    known, rows = OwnershipHistory().learn([first, third], 0)
     assert [(row.what, row.generation, row.from_ms, row.to_ms) for row in rows] == [
         ("interval", 3, 3_000, 7_000),
         ("gap", 7, 3_000, 7_000),

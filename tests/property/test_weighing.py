@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.assign import assign
 from fleet.core.model import Broker, BrokerId, IdentitySpace, Ownership, ProxyId
-from fleet.core.weights import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weights
+from fleet.core.weights import IDLE_WEIGHT_SHARE, MAX_OWNER_SHARE, MIN_STEP_GAIN_SHARE, Weights
 from tests.examples import examples
 from tests.property.test_assign import Restricted, clusters, fleets, histories, member, removals, restricted
 
@@ -28,7 +28,7 @@ def loads(
 ) -> dict[ProxyId, float]:
     """The naive twin: what idle identities weigh included."""
     given = {b: weighing.weights.get(b, 0.0) for b in after}
-    idle = IDLE_SHARE * (sum(given.values()) / len(given) or 1.0)
+    idle = IDLE_WEIGHT_SHARE * (sum(given.values()) / len(given) or 1.0)
     return {
         p: sum((given[b] + idle) / len(o.owners) for b, o in after.items() if p in o.owners)
         for p in proxy_ids
@@ -62,7 +62,7 @@ def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObje
     brokers = data.draw(clusters(6, least=len(members)))
     previous = data.draw(histories(members, brokers, owners=1))
     weighing = Weights({b: chance.choice((1.0, chance.random(), 10 * chance.random())) for b in brokers}, 0.0)
-    after = assign(members, brokers, previous, {}, weighing=weighing)
+    after = assign(members, brokers, previous, {}, weights=weighing)
     best = min(
         max(
             loads(
@@ -73,7 +73,7 @@ def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObje
     )
     now = loads(weighing, after, [*members])
     mean = sum(now.values()) / len(now)
-    assert max(now.values()) <= 1.4 * max(best, MOST_SHARE * mean)
+    assert max(now.values()) <= 1.4 * max(best, MAX_OWNER_SHARE * mean)
 
 
 def zipf(seed: int) -> dict[BrokerId, float]:
@@ -91,10 +91,10 @@ def test_a_skewed_load_is_halved_with_few_moves(seed: int) -> None:
     brokers = {n: Broker(n, "broker", 9000 + n) for n in range(1, BROKERS + 1)}
     counted = {b: Ownership((f"p{(b - 1) * PROXIES // BROKERS + 1}",)) for b in brokers}
     weighing = Weights(zipf(seed))
-    after = assign(members, brokers, counted, {}, weighing=weighing)
+    after = assign(members, brokers, counted, {}, weights=weighing)
     from_scratch = dealt_from_scratch(weighing, members)
     was, now = (skew(loads(weighing, each, [*members])) for each in (counted, after))
-    least = 1.0 + STEP_GAIN
+    least = 1.0 + MIN_STEP_GAIN_SHARE
     assert now <= max(was / 2, least + 0.02)
     assert now < skew(loads(weighing, from_scratch, [*members]))
     moved = removals(counted, {b: o.owners for b, o in after.items()}, set(members))

@@ -148,15 +148,15 @@ class Play:
         session = self.session
         try:
             data = data[session.receive_from_broker(data, written.append) :]
-            while session.working:
-                while session.working:
+            while session.is_working:
+                while session.is_working:
                     session.work(written.append)
                 data = data[session.receive_from_broker(data, written.append) :]
         finally:  # what was written before an error has gone, too
             self.to_client += b"".join(written)
-        if session.holding and not session.held_bytes:
-            session.holding = False
-        assert session.holding == bool(session.held_bytes)
+        if session.is_holding and not session.held_bytes:
+            session.is_holding = False
+        assert session.is_holding == bool(session.held_bytes)
         self.broker_rest = data
         assert len(self.broker_rest) < 8
 

@@ -1,4 +1,4 @@
-"""How often the driver is killed: more often where there is time for it."""
+"""Option `--kills`: how often a test kills the driver; long runs use a greater number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chaos runs of a real fleet: Spark finds what the checker finds."""
+"""Chaos runs of a real fleet: Spark and the checker reach the same verdicts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.chaos.seeded.spark_check import differing
 pytestmark = pytest.mark.size("test-all")
 
 FIRST, RUNS = "26", 3
-"""Seeds with a member that is killed, one that is frozen, and one in a black hole."""
+"""Seeds in which a member is killed, frozen, and cut off by a black hole."""
 LIMIT_S = 840.0
 
 
 @pytest.mark.timeout(900)
-def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet(tmp_path: Path) -> None:
+def test_spark_and_checker_agree_on_chaos_runs(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -30,7 +30,7 @@ def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet(tmp_path: Path) -> 
         str(RUNS),
         "--json",
     ]
-    report = tmp_path / "judged.md"
+    report = tmp_path / "spark-crosscheck.md"
     done = subprocess.run(
         [*command, "--report", str(report)], capture_output=True, text=True, timeout=LIMIT_S
     )
@@ -49,10 +49,10 @@ def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet(tmp_path: Path) -> 
     head, *_, together = [
         line.split(" | ") for line in report.read_text().splitlines() if line.startswith("|")
     ]
-    # Who is frozen is asked for until it has been silent for long: that is seen, and has to be told.
+    # Metadata names a frozen member until it has been silent for a while: the observer sees that.
     assert int(together[head.index("seen missing")]) > 0
 
 
-def test_a_difference_is_one() -> None:
+def test_differing_reports_each_difference() -> None:
     assert list(differing({"a": 1, "b": None}, {"a": 2})) == ["a: 1 and 2", "b: None and None"]
     assert list(differing({"a": 1}, {"a": 1})) == []

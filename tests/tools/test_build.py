@@ -17,7 +17,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from fleet.config.settings import Timing
-from fleet.drills.cluster.kafka import LIBS, archive_of, java
+from fleet.drills.cluster import kafka_jars
+from fleet.drills.cluster.kafka import archive_of, java
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from tools import bootstrap
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +43,7 @@ def wanted(*extras: str) -> list[Requirement]:
     return [each for each in map(Requirement, lines) if each.name != OWN_NAME]
 
 
-@pytest.mark.parametrize(("name", "extras"), [("demo", ("demo",)), ("dev", ("chaos", "demo", "dev"))])
+@pytest.mark.parametrize(("name", "extras"), [("demo", ("demo",)), ("dev", ("game-day", "demo", "dev"))])
 def test_a_lock_holds_what_the_project_asks_for(name: str, extras: tuple[str, ...]) -> None:
     versions = locked(name)
     for requirement in [*wanted(*extras), Requirement("setuptools>=75")]:
@@ -188,7 +190,7 @@ def maven_project(folder: Path, checksum: str | None) -> Path:
 def test_maven_takes_only_what_has_its_checksum(tmp_path: Path, checksum: str | None, is_taken: bool) -> None:
     project = maven_project(tmp_path, checksum)
     done = subprocess.run(
-        [*bootstrap.MAVEN, "-f", project, f"-Dmaven.repo.local={tmp_path / 'cache'}", "validate"],
+        [*kafka_jars.MAVEN, "-f", project, f"-Dmaven.repo.local={tmp_path / 'cache'}", "validate"],
         capture_output=True,
         text=True,
         check=False,
@@ -199,16 +201,17 @@ def test_maven_takes_only_what_has_its_checksum(tmp_path: Path, checksum: str | 
 
 
 def test_bootstrap_runs_maven_in_no_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[tuple[str | Path, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
-    def record(*command: str | Path) -> None:
+    def record(command: tuple[str, ...], **_: object) -> None:
         commands.append(command)
         (tmp_path / "libs.new").mkdir()
 
-    monkeypatch.setattr(bootstrap, "run", record)
-    bootstrap.copy_jars("broker", tmp_path / "libs")
-    assert [command[: len(bootstrap.MAVEN)] for command in commands] == [bootstrap.MAVEN]
-    assert Path(bootstrap.__file__).read_text().count('"mvn"') == 1
+    monkeypatch.setattr(subprocess, "run", record)
+    kafka_jars.copy_jars("broker", tmp_path / "libs")
+    assert [command[: len(kafka_jars.MAVEN)] for command in commands] == [kafka_jars.MAVEN]
+    assert Path(kafka_jars.__file__).read_text().count('"mvn"') == 1
+    assert '"mvn"' not in Path(bootstrap.__file__).read_text()
 
 
 def test_output_of_steps_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
@@ -239,8 +242,8 @@ def test_java_is_given_the_archive_of_classes_where_there_is_one(tmp_path: Path)
 
 def test_java_starts_with_the_archive_that_the_tests_have() -> None:
     """A virtual machine that cannot use it says nothing, and starts as slowly as ever."""
-    archive = f"-XX:SharedArchiveFile={archive_of(LIBS)}"
-    strict = ["java", "-XX:+UseSerialGC", "-Xshare:on", archive, "-cp", f"{LIBS}/*"]
+    archive = f"-XX:SharedArchiveFile={archive_of(CHECKOUT_LIBS)}"
+    strict = ["java", "-XX:+UseSerialGC", "-Xshare:on", archive, "-cp", f"{CHECKOUT_LIBS}/*"]
     done = subprocess.run(
         [*strict, "org.apache.kafka.tools.TopicCommand", "--version"],
         capture_output=True,

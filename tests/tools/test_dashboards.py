@@ -18,7 +18,8 @@ import yaml
 from prometheus_client import generate_latest
 
 from fleet.admin.metrics import SUSPICIONS, FleetCollector, registry_of
-from fleet.admin.snapshot import STATES
+from fleet.admin.snapshot import CONDITIONS
+from fleet.cli import pipeline as pipeline_cli
 from tests.dashboards import Json, as_asked, complaints, dashboard, panels, queries
 from tests.unit.admin.sample_snapshot import view
 from tools import gen_dashboard
@@ -180,15 +181,15 @@ def test_the_dashboard_shows_all_that_was_asked_for() -> None:
         "fleet_directory_generation",
         "fleet_directory_staleness_seconds",
         "fleet_takeovers_total",
-        "fleet_takeover_seconds_bucket",
+        "fleet_takeover_duration_seconds_bucket",
         "fleet_client_connections",
         "fleet_requests_total",
         "fleet_bytes_total",
         "fleet_upstream_up",
         "fleet_protocol_errors_total",
-        "fleet_limited_connections_total",
-        "fleet_rewrite_seconds_bucket",
-        "fleet_member_state",
+        "fleet_connections_limited_total",
+        "fleet_rewrite_duration_seconds_bucket",
+        "fleet_member_condition",
         "fleet:error_budget_left:ratio_30d",
         "fleet:identities_unserved:ratio_1h",
     ):
@@ -214,16 +215,17 @@ def test_panels_have_names_and_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_alerts_ask_for_what_is_exposed_and_say_what_to_do() -> None:
+def test_alerts_use_exposed_metrics_and_have_annotations() -> None:
     found = {rule["alert"]: rule for rule in rules()}
     assert set(found) >= REQUIRED_ALERTS
     for rule in found.values():
         assert_exposed(rule["expr"])
-        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        assert re.fullmatch(r"[A-Z][^.]*(\.[^. ][^.]*)*\.", rule["annotations"]["summary"]), "one sentence"
         assert rule["labels"]["severity"] in ("critical", "warning")
-    states = re.search(r'state=~"([^"]*)"', found["FleetMemberDown"]["expr"])
+    states = re.search(r'condition=~"([^"]*)"', found["FleetMemberDown"]["expr"])
     assert states is not None
-    assert set(states.group(1).split("|")) <= set(STATES)
+    assert set(states.group(1).split("|")) <= set(CONDITIONS)
 
 
 def test_every_alert_is_tested_and_documented() -> None:
@@ -251,6 +253,20 @@ def test_recording_rules_use_exposed_metrics_and_are_used() -> None:
     # What is left of the budget is for people to look at.
     assert alarming == set(recorded) - {"fleet:error_budget_left:ratio_30d"}
     assert set(RECORDED.findall(" ".join(ASKED))) == set(recorded)
+
+
+def test_rules_dashboard_and_pipeline_have_one_objective() -> None:
+    budgets = {
+        float(number)
+        for name in ("alerts.yml", "rules.yml")
+        for number in re.findall(r"\b0\.\d+\b", " ".join(rule["expr"] for rule in rules(name)))
+    }
+    assert budgets == {gen_dashboard.BUDGET}
+    (option,) = (each for each in pipeline_cli.availability.params if each.name == "objective")
+    source = (ROOT / "fleet" / "pipeline" / "batch_audit.py").read_text(encoding="utf-8")
+    written = re.search(r"^OBJECTIVE: Final = (.*)$", source, re.MULTILINE)
+    assert written is not None
+    assert option.default == float(written.group(1)) == 1 - gen_dashboard.BUDGET
 
 
 def test_series_in_the_alert_tests_exist() -> None:

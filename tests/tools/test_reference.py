@@ -70,7 +70,7 @@ def test_every_metric_is_listed_with_its_exported_labels() -> None:
             exported,
             family.documentation,
         )
-    assert found["fleet_takeover_seconds"][2] == "seconds"
+    assert found["fleet_takeover_duration_seconds"][2] == "seconds"
     assert found["fleet_bytes_total"][2] == "bytes"
     assert found["fleet_certificate_expiry_timestamp_seconds"][2] == "Unix time in seconds"
     assert found["fleet_raft_term"][2] == ""

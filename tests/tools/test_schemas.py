@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,13 +16,14 @@ from fleet.admin.client_settings import Client, basis_of, settings_for
 from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.snapshot import RaftView
-from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.traffic import Counts, rate_sources, rates, traffic_document
 from fleet.cli import journal_files, node
 from fleet.config.file import load
 from fleet.core import event_schema as schema_of_events
 from fleet.core.errors import AdminError
 from fleet.core.liveness import Transition
 from fleet.core.model import Liveness, Ownership
+from fleet.core.renamed_keys import RENAMED_KEYS
 from fleet.core.state import MemberUp, OwnershipSet
 from fleet.drills.game_day import report as report_of_game_day
 from fleet.drills.game_day import verdict
@@ -41,7 +43,7 @@ from fleet.pipeline.documents import (
     OutageDocument,
     PipelineDocument,
     StaleClientDocument,
-    TakenDocument,
+    TakeoverDocument,
 )
 from tests.chaos.seeded import report
 from tests.chaos.seeded.spark_crosscheck import CROSSCHECK, AuditTotals, CrossCheckDocument
@@ -73,7 +75,7 @@ def samples() -> dict[str, list[bytes]]:
         documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
     )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
-    taken = TakenDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
+    taken = TakeoverDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
     out = OutageDocument("demo", 1, 1_200, None, 3)
     attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
     together = dataclasses.replace(attained, broker_id=None)
@@ -106,13 +108,13 @@ def samples() -> dict[str, list[bytes]]:
         "error": [documents.ERROR.encode(error)],
         "events": [schema_of_events.EVENTS.encode(each) for each in events()],
         "game-day": [
-            report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
+            report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(fault=None))
         ],
         "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
-        "judged": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "spark-crosscheck": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
-        "outside": [
+        "observations": [
             observations.EVENTS.encode(each)
             for each in (
                 observations.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
@@ -145,13 +147,13 @@ def samples() -> dict[str, list[bytes]]:
 
 def live_sample() -> documents.LiveDocument:
     counts: Counts = {"p1": traffic_document(view()), "p2": AdminError("gone")}
-    return documents.LiveDocument(ownership_document(view()), rates({}, counts), counted({}, counts))
+    return documents.LiveDocument(ownership_document(view()), rates({}, counts), rate_sources({}, counts))
 
 
 def events() -> list[schema_of_events.Event]:
     log = Log(MemberUp(P1), OwnershipSet(0, {1: Ownership(("p1",))}, (), "bootstrap"))
     transition = Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)
-    return [*log.told, *log.recorder.observed([transition], 1)]
+    return [*log.first_events, *log.recorder.record_transitions([transition], 1)]
 
 
 SAMPLES = samples()
@@ -178,13 +180,77 @@ def test_printed_documents_fit_their_schemas(name: str) -> None:
         checker.validate(json.loads(sample))
 
 
-def test_finding_has_the_deprecated_key_next_to_the_new_one() -> None:
-    finding = Finding("clocks", "p1", "warning", "late", "NTP")
-    document = documents.DoctorDocument("demo", False, (finding,))
-    (printed,) = json.loads(documents.DOCTOR.encode(document))["findings"]
-    assert (printed["fix"], printed["mend"]) == ("NTP", "NTP")
-    properties = schema("doctor")["$defs"]["Finding"]["properties"]
-    assert [name for name, each in properties.items() if each.get("deprecated")] == ["mend"]
+def renamed() -> list[tuple[str, str, str, dict[str, Any]]]:
+    """Schema, class ("" for the document itself), new key and properties of each renamed key."""
+    found = []
+    for name in sorted(SAMPLES):
+        whole = schema(name)
+        for kind, each in {"": whole, **whole.get("$defs", {})}.items():
+            properties = each.get("properties", {})
+            found += [
+                (name, kind, new, properties)
+                for new, old in RENAMED_KEYS.items()
+                if {new, old} <= properties.keys()
+            ]
+    return found
+
+
+def test_renamed_keys_are_in_the_known_documents() -> None:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for name, kind, new, properties in renamed():
+        found.setdefault(new, set()).add((name, kind))
+        assert properties[RENAMED_KEYS[new]]["deprecated"] is True
+    members, ownership = "MemberDocument", "OwnershipDocument"
+    anomalies = {"FlappingDocument", "OneSidedDocument", "StaleClientDocument"}
+    assert found == {
+        "condition": {("live", members), ("ownership", members), ("status", members)},
+        "feasible": {("plan", "")},
+        "fix": {("doctor", "Finding")},
+        "raft_error": {("live", ownership), ("ownership", ""), ("status", "AnswerDocument")},
+        "rate_sources": {("live", "")},
+        "reported_by": {("plan", ""), ("status", "")}
+        | {(name, kind) for name in ("anomalies", "report") for kind in anomalies},
+        "tolerates": {("check", "")},
+    }
+
+
+def rename(node: Any, rewrite: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    if isinstance(node, list):
+        return [rename(each, rewrite) for each in node]
+    if isinstance(node, dict):
+        return rewrite({key: rename(value, rewrite) for key, value in node.items()})
+    return node
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in renamed()}))
+def test_renamed_key_has_equal_value_and_old_key_is_read(name: str) -> None:
+    old_words = {"leaving": "draining"}
+    seen = set[str]()
+
+    def as_before(node: dict[str, Any]) -> dict[str, Any]:
+        both = {new: old for new, old in RENAMED_KEYS.items() if {new, old} <= node.keys()}
+        for new, old in both.items():
+            value = node[new]
+            assert node[old] == (old_words.get(value, value) if new == "condition" else value)
+        seen.update(both)
+        return {key: value for key, value in node.items() if key not in both}
+
+    codec = gen_schemas.SCHEMAS[name]
+    for sample in SAMPLES[name]:
+        before = json.dumps(rename(json.loads(sample), as_before)).encode()
+        assert codec.decode(before) == codec.decode(sample)
+        assert codec.encode(codec.decode(before)) == sample
+    assert seen == {new for each, _, new, _ in renamed() if each == name}
+
+
+def test_leaving_member_is_draining_by_the_old_key() -> None:
+    shown = view()
+    leaving = dataclasses.replace(shown.members[0], stopping=True)
+    told = ownership_document(dataclasses.replace(shown, members=(leaving,)))
+    raw = json.loads(documents.OWNERSHIP.encode(told))
+    assert (raw["members"][0]["condition"], raw["members"][0]["state"]) == ("leaving", "draining")
+    del raw["members"][0]["condition"]
+    assert documents.OWNERSHIP.decode(json.dumps(raw).encode()).members[0].condition == "leaving"
 
 
 ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "machine_troubles", "troubles"})
@@ -192,7 +258,7 @@ ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "m
 
 
 # Events have fields with defaults, which earlier programs may not have written.
-@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "outside"}))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "observations"}))
 def test_a_schema_asks_for_every_field(name: str) -> None:
     checker = jsonschema.Draft202012Validator(schema(name))
     for sample in SAMPLES[name]:

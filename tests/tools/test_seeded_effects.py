@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from fleet.core.errors import FaultNotObserved
 from tests.chaos.seeded import effects
-from tests.chaos.seeded.effects import NoEffect, is_another, is_gone, is_stopped, prove
+from tests.chaos.seeded.effects import is_another, is_gone, is_stopped, prove
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def test_a_kill_that_hits_all_is_proved(processes: list[psutil.Process]) -
 @pytest.mark.usefixtures("hasty")
 async def test_a_kill_that_hits_one_process_alone_is_found_out(processes: list[psutil.Process]) -> None:
     processes[0].kill()
-    with pytest.raises(NoEffect, match="the end of both"):
+    with pytest.raises(FaultNotObserved, match="the end of both"):
         await prove(lambda: all(map(is_gone, processes)), "the end of both")
 
 
@@ -53,7 +54,7 @@ async def test_a_stop_that_hits_all_is_proved(processes: list[psutil.Process]) -
 @pytest.mark.usefixtures("hasty")
 async def test_a_stop_that_hits_one_process_alone_is_found_out(processes: list[psutil.Process]) -> None:
     processes[0].suspend()
-    with pytest.raises(NoEffect):
+    with pytest.raises(FaultNotObserved):
         await prove(lambda: all(map(is_stopped, processes)), "both in state T")
 
 

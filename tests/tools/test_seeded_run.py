@@ -14,13 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fleet.core.errors import DemoError
+from fleet.core.errors import DemoError, FaultNotObserved
 from fleet.drills.workload.checker import Outage, Rule, Violation
 from fleet.drills.workload.history import Event, HistoryWriter, Record
 from tests.chaos.seeded import command as program
 from tests.chaos.seeded import run
 from tests.chaos.seeded.command import command, main
-from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Done
 from tests.chaos.seeded.run import ENOUGH, perform, replay, write
 from tests.chaos.seeded.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
@@ -112,7 +111,7 @@ async def test_a_run_goes_on_until_there_is_enough_to_judge(
         looked.append(condition())
         return looked[-1]
 
-    monkeypatch.setattr(run, "happens", more_in_between)
+    monkeypatch.setattr(run, "eventually", more_in_between)
     result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
     assert looked == [False, True]
     assert {each.acknowledged for each in result.noticed.values()} == {ENOUGH + PARTITIONS}
@@ -188,7 +187,7 @@ async def test_reason_is_reported_where_the_history_cannot_be_written(stage: Sta
 @pytest.mark.parametrize(
     ("outcome", "rule"),
     [
-        (NoEffect("nothing was reset"), "no_effect"),
+        (FaultNotObserved("nothing was reset"), "no_effect"),
         (DemoError("the fleet was not whole"), "broke"),
         (psutil.NoSuchProcess(7), "broke"),
         (OSError("no route"), "broke"),
@@ -207,7 +206,7 @@ async def test_unobserved_fault_is_a_violation_and_stops_no_other(
     assert [line for line in stage.said if PROOF in line and "kill_member" in line]
 
 
-@pytest.mark.parametrize(("outcomes", "code"), [({}, 0), ({"1": NoEffect("nothing was reset")}, 1)])
+@pytest.mark.parametrize(("outcomes", "code"), [({}, 0), ({"1": FaultNotObserved("nothing was reset")}, 1)])
 def test_the_exit_code_is_1_where_a_fault_had_no_effect(
     stage: Stage,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Ownership by example; the properties are in tests/property/test_assign.py."""
+"""Examples of ownership. The properties are in tests/property/test_assign.py."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_join_gets_its_share_and_nothing_else_moves() -> None:
     assert {before[b].owners for b in moved} == {("p1",), ("p2",)}
 
 
-def test_a_proxy_without_an_identity_of_its_own_joins_the_one_with_the_fewest_owners() -> None:
+def test_spare_proxy_joins_the_identity_with_fewest_owners() -> None:
     after = assign(members("p1", "p2", "p3", "p4", "p5"), brokers(2), {}, {})
     assert sorted(len(o.owners) for o in after.values()) == [2, 3]
     assert sorted(p for o in after.values() for p in o.owners) == ["p1", "p2", "p3", "p4", "p5"]
@@ -98,7 +98,7 @@ def test_a_drained_or_draining_member_keeps_nothing() -> None:
         assert all("p1" not in o.owners + o.successors for o in after.values())
 
 
-def test_with_nobody_eligible_the_owners_stay() -> None:
+def test_owners_stay_without_an_eligible_member() -> None:
     fleet = members("p1", "p2")
     before = assign(fleet, brokers(3), {}, {})
     down = {p: replace(m, status=MemberStatus.DOWN) for p, m in fleet.items()}
@@ -123,7 +123,7 @@ def test_a_member_that_cannot_reach_a_broker_does_not_own_it(
     fleet = members("p1", "p2")
     before = assign(fleet, brokers(2), {}, {})
     assert rule(fleet, brokers(2), before, {}, frozenset({("p1", 1)}))[1].owners == ("p2",)
-    # Where nobody can, it makes no difference who owns it.
+    # If no member reaches the broker, any member may own the identity.
     assert rule(fleet, brokers(2), before, {}, frozenset({("p1", 1), ("p2", 1)})) == before
 
 
@@ -140,7 +140,7 @@ def test_a_witness_owns_nothing_and_does_not_count() -> None:
 
 
 def test_balance_is_found_through_a_chain_where_ports_differ() -> None:
-    # p3 can take only identity 1, which is p2's; p1 has too many, and can give only to p2.
+    # p3 can take only identity 1, which p2 owns. p1 has too many identities, and can give only to p2.
     fleet = {
         "p1": Member("p1", identities=IdentitySpace(1, 5)),
         "p2": Member("p2", identities=IdentitySpace(1, 3)),
@@ -152,7 +152,7 @@ def test_balance_is_found_through_a_chain_where_ports_differ() -> None:
     assert sorted(after.values()) == [("p1",), ("p1",), ("p2",), ("p3",)]
 
 
-def test_two_that_die_together_are_not_followed_by_the_same_one() -> None:
+def test_simultaneous_deaths_have_different_successors() -> None:
     names = [f"p{n}" for n in range(1, 9)]
     after = assign(members(*names), brokers(8), {}, {})
     assert len({o.successors[0] for o in after.values()}) >= 4
@@ -163,14 +163,14 @@ def test_identities_of_brokers_that_are_gone_are_left_out() -> None:
     assert take_over(members("p1", "p2"), brokers(2), before, {}).keys() == {1, 2}
 
 
-def test_what_moves_to_a_newcomer_is_what_did_not_match_racks() -> None:
+def test_newcomer_gets_identities_in_a_wrong_rack_first() -> None:
     fleet = members("p1", "p2", "p3", p1="a", p2="b", p3="c")
     before = {n: Ownership(("p1",) if n <= 3 else ("p2",)) for n in range(1, 7)}
     after = owners(assign(fleet, brokers(6, "aabbba"), before, {}))
     assert after == {1: ("p1",), 2: ("p1",), 3: ("p3",), 4: ("p2",), 5: ("p2",), 6: ("p3",)}
 
 
-def test_what_moves_to_a_newcomer_is_of_its_rack_where_nothing_else_differs() -> None:
+def test_newcomer_gets_identities_of_its_rack_among_equals() -> None:
     fleet = members("p1", "p2", p2="c")
     before = {n: Ownership(("p1",)) for n in range(1, 5)}
     after = owners(assign(fleet, brokers(4, "acbc"), before, {}))
@@ -186,7 +186,7 @@ def test_racks_do_not_unbalance_a_take_over() -> None:
         assert sorted(after.count((p,)) for p in left) == [5, 5, 6]
 
 
-def test_what_was_pinned_to_a_dead_member_is_spread() -> None:
+def test_identities_pinned_to_a_dead_member_are_spread() -> None:
     fleet = members("p1", "p2", "p3")
     before = assign(fleet, brokers(4), {}, {n: "p1" for n in range(1, 5)})
     assert set(owners(before).values()) == {("p1",)}
@@ -194,7 +194,7 @@ def test_what_was_pinned_to_a_dead_member_is_spread() -> None:
     assert sorted(after) == [("p2",), ("p2",), ("p3",), ("p3",)]
 
 
-def test_the_only_member_that_reaches_a_broker_has_a_successor_all_the_same() -> None:
+def test_sole_member_that_reaches_a_broker_has_a_successor() -> None:
     fleet = members("p1", "p2", "p3")
     cut = frozenset({("p2", 1), ("p3", 1)})
     before = assign(fleet, brokers(6), {}, {}, cut)
@@ -204,7 +204,7 @@ def test_the_only_member_that_reaches_a_broker_has_a_successor_all_the_same() ->
     assert sorted(after) == [("p2",)] * 3 + [("p3",)] * 3
 
 
-def test_a_death_leaves_the_successors_of_most_others_as_they_are() -> None:
+def test_death_keeps_the_successors_of_most_identities() -> None:
     names = [f"p{n}" for n in range(1, 41)]
     fleet = {name: Member(name, identities=IdentitySpace(1, 400)) for name in names}
     before = assign(fleet, brokers(400), {}, {})
@@ -213,8 +213,8 @@ def test_a_death_leaves_the_successors_of_most_others_as_they_are() -> None:
     assert sum(before[n].successors[0] != after[n].successors[0] for n in after) < 200
 
 
-def test_everybody_has_all_successors_though_its_owner_is_next_on_the_ring() -> None:
-    # Successors are looked for among as few members as can be enough: one fewer left some with two of them.
+def test_identity_has_all_successors_although_owner_is_next() -> None:
+    # The search covers the fewest sufficient candidates: with one fewer, some got two successors.
     names = [f"p{n}" for n in range(1, 21)]
     space = IdentitySpace(1, 400)
     many = {name: Member(name, identities=space) for name in names}

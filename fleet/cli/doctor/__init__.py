@@ -1,1 +1,1 @@
-"""``fleet doctor``: what is wrong with a fleet as it is seen from where clients are, and how to fix it."""
+"""``fleet doctor``: collects facts about a fleet from where clients are, then evaluates them by rules."""

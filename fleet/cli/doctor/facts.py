@@ -1,4 +1,4 @@
-"""What was seen of a fleet from outside."""
+"""Facts about a fleet, as collected from outside."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fleet.proxy.wire.metadata import Table
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where clients may find something of the fleet's.
+    """An address that the fleet advertises to clients.
 
     Args:
-        proxy_id: the member that is there.
-        broker_id: the identity; None for the bootstrap address.
+        proxy_id: the member at this address.
+        broker_id: the broker that the member serves at this address; None for the bootstrap address.
     """
 
     proxy_id: ProxyId
@@ -26,50 +26,57 @@ class Address:
     broker_id: BrokerId | None = None
 
     def __str__(self) -> str:
-        what = "bootstrap" if self.broker_id is None else f"broker {self.broker_id}"
-        return f"{self.proxy_id} {self.listener} {what} at {self.endpoint}"
+        name = "bootstrap" if self.broker_id is None else f"broker {self.broker_id}"
+        return f"{self.proxy_id} {self.listener} {name} at {self.endpoint}"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One question at a bootstrap address: the brokers in its Metadata.
+class MetadataAnswer:
+    """The answer to Metadata at a bootstrap address.
 
     Args:
-        table: None where there was no answer; ``why`` says why.
+        table: the brokers in the answer; None without an answer.
+        reason: why there is no answer.
     """
 
     address: Address
     table: Table | None
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCertificate:
-    """A certificate that somebody shows, or has; where it could not be seen, ``why`` says so."""
+class CertificateExpiry:
+    """When a certificate expires.
 
-    who: str
+    Args:
+        owner: whose certificate it is: a member, and a listener or a field of the configuration.
+        expires: None if the certificate could not be read.
+        reason: why it could not be read.
+    """
+
+    owner: str
     expires: datetime | None
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was seen.
+    """Everything that was collected.
 
     Args:
-        answers: what each member says of the fleet, or why it says nothing.
-        offsets_s: by how much each member's clock is ahead of this machine's, at least.
-        addresses: of members, each with what keeps it from answering; None where nothing does.
-        metadata: what clients are told, at each bootstrap address.
-        brokers: the real ones, asked straight from here, each with what keeps it from answering.
-        certificates: of whoever speaks TLS, and what members have for one another and the brokers.
-        now: by this machine's clock.
+        answers: the view of each member, or why it did not answer.
+        offsets_s: lower bound of the offset of each member's clock from this machine's; positive if ahead.
+        addresses: the advertised addresses of members -> why one does not answer; None if it answers.
+        metadata: the answers to Metadata, one for each bootstrap address.
+        brokers: the real brokers -> why this machine cannot reach one directly; None if it can.
+        certificates: certificates of TLS servers, and those that members use for each other and the brokers.
+        now: time of this machine's clock.
     """
 
     answers: Answers
     offsets_s: Mapping[ProxyId, float]
     addresses: Mapping[Address, str | None]
-    metadata: tuple[Asked, ...]
+    metadata: tuple[MetadataAnswer, ...]
     brokers: Mapping[tuple[BrokerId, Endpoint], str | None]
-    certificates: tuple[ShownCertificate, ...]
+    certificates: tuple[CertificateExpiry, ...]
     now: datetime

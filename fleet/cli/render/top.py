@@ -1,4 +1,4 @@
-"""The live fleet as tables for a terminal: the same as the page of an admin address."""
+"""Renders the live fleet as tables for a terminal, with the content of the live page."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fleet.cli.render.tables import COLOURS, duration, titled
 from fleet.core.console import escape
 from fleet.core.model import BrokerId, ProxyId
 
-LATEST: Final = 5
-"""Takeovers."""
-NAMED: Final = 10
-"""Brokers of which the same is wrong."""
-AROUND: Final = 9 + LATEST
-"""Lines of titles, heads and takeovers."""
-LEAST: Final = 3
-"""Identities."""
+MAX_TAKEOVERS: Final = 5
+"""Newest takeovers on the screen."""
+MAX_BROKERS_IN_WARNING: Final = 10
+"""Broker ids that a warning lists."""
+FIXED_LINES: Final = 9 + MAX_TAKEOVERS
+"""Lines of titles, column heads and takeovers."""
+MIN_IDENTITIES: Final = 3
+"""Identities that a terminal of any height shows."""
 _UNITS: Final = ("B/s", "kB/s", "MB/s")
 
 
 def rate(bytes_per_s: float) -> str:
-    """Bytes per second as an operator says them."""
+    """A number of bytes per second for people, such as ``1.2 GB/s`` or ``17 kB/s``."""
     for unit in _UNITS:
         if bytes_per_s < 1000:
             return f"{bytes_per_s:.0f} {unit}"
@@ -43,29 +43,30 @@ def rate(bytes_per_s: float) -> str:
 
 
 def print_live(live: LiveDocument, console: Console) -> None:
-    """All of it, once."""
+    """Print the whole document once."""
     console.print(screen(live))
 
 
 def screen(live: LiveDocument, height: int | None = None, silent_s: float = 0.0) -> RenderableType:
-    """What a terminal shows.
+    """Everything that the terminal shows.
 
     Args:
-        height: lines that there are; None to show all identities.
-        silent_s: for how long nothing has been heard; 0 where something is.
+        height: lines of the terminal; None to show all identities.
+        silent_s: seconds since the last update; 0 if the document is current.
     """
     fleet = live.ownership
-    lines = [_head(fleet), *_troubles(fleet)]
+    lines = [_head(fleet), *_warnings(fleet)]
     if silent_s:
-        lines.insert(0, f"[bold red]not heard for {duration(silent_s)}[/]: what is below is as it was then")
+        lines.insert(0, f"[bold red]no update for {duration(silent_s)}[/]; showing the last known state")
     notes = _notes(live)
-    most = None
+    max_identities = None
     if height is not None:
-        # What does not fit would push the head out of sight.
-        most = max(LEAST, height - AROUND - len(fleet.members) - len(lines) - len(notes))
-    parts: list[RenderableType] = [*lines, _members(fleet), _owners(live, most), *notes]
+        # Without this limit, a long table would push the first lines off the screen.
+        others = FIXED_LINES + len(fleet.members) + len(lines) + len(notes)
+        max_identities = max(MIN_IDENTITIES, height - others)
+    parts: list[RenderableType] = [*lines, _members(fleet), _owners(live, max_identities), *notes]
     if fleet.takeovers:
-        parts.append(_takeovers(fleet.takeovers[-LATEST:]))
+        parts.append(_takeovers(fleet.takeovers[-MAX_TAKEOVERS:]))
     return Group(*parts)
 
 
@@ -74,54 +75,57 @@ def _head(fleet: OwnershipDocument) -> str:
     stale = f"[red]stale for {duration(fleet.staleness_s)}[/]" if fleet.staleness_s else "not stale"
     return (
         f"[bold]{escape(fleet.fleet)}[/]: generation {fleet.generation}, leader {leader}, term {fleet.term}, "
-        f"{stale}, version {escape(fleet.version)} (told by {escape(fleet.proxy_id)})"
+        f"{stale}, version {escape(fleet.version)} (reported by {escape(fleet.proxy_id)})"
     )
 
 
-def _troubles(fleet: OwnershipDocument) -> list[str]:
-    found = []
+def _warnings(fleet: OwnershipDocument) -> list[str]:
+    me = escape(fleet.proxy_id)
+    warnings = []
     if not fleet.quorum.present:
-        found.append(f"[red]no quorum for {duration(fleet.quorum.lost_s)}[/]: ownership cannot be committed")
-    if fleet.raft_trouble is not None:
-        found.append(f"[red]{escape(fleet.proxy_id)} takes no part in Raft[/]: {escape(fleet.raft_trouble)}")
+        lost = duration(fleet.quorum.lost_s)
+        warnings.append(f"[red]no quorum for {lost}[/]: changes of ownership cannot be committed")
+    if fleet.raft_error is not None:
+        warnings.append(f"[red]{me} takes no part in Raft[/]: {escape(fleet.raft_error)}")
     unserved = [each.broker_id for each in fleet.identities if not each.advertised]
     if unserved:
-        found.append(f"[red]nobody stands for {_some(unserved)}[/]")
-    lost = [each.broker_id for each in fleet.brokers if each.up is False]
-    if lost:
-        found.append(f"[red]{escape(fleet.proxy_id)} does not reach broker {_some(lost)}[/]")
-    return found
+        warnings.append(f"[red]no member serves broker {_first_ids(unserved)}[/]")
+    unreachable = [each.broker_id for each in fleet.brokers if each.up is False]
+    if unreachable:
+        warnings.append(f"[red]{me} cannot reach broker {_first_ids(unreachable)}[/]")
+    return warnings
 
 
-def _some(broker_ids: Sequence[BrokerId]) -> str:
-    return ", ".join(map(str, broker_ids[:NAMED])) + (" and more" if len(broker_ids) > NAMED else "")
+def _first_ids(broker_ids: Sequence[BrokerId]) -> str:
+    shown = ", ".join(map(str, broker_ids[:MAX_BROKERS_IN_WARNING]))
+    return shown + (" and more" if len(broker_ids) > MAX_BROKERS_IN_WARNING else "")
 
 
 def _notes(live: LiveDocument) -> list[str]:
-    missing = [each.proxy_id for each in live.counted if each.error is not None]
-    said = (("not counted", missing), ("no rates yet", live.unrated))
-    return [f"[yellow]{what}[/]: {escape(', '.join(names))}" for what, names in said if names]
+    uncounted = [each.proxy_id for each in live.rate_sources if each.error is not None]
+    notes = (("no traffic counters from", uncounted), ("no rates yet from", live.unrated))
+    return [f"[yellow]{note}[/]: {escape(', '.join(names))}" for note, names in notes if names]
 
 
 def _members(fleet: OwnershipDocument) -> Table:
     owned = Counter(owner for each in fleet.identities for owner in each.advertised)
-    found = titled("Members", "member", "state", "role", "rack", "identities", "generation", "heard of")
+    table = titled("Members", "member", "state", "role", "rack", "identities", "generation", "last heard")
     for each in fleet.members:
-        found.add_row(
+        table.add_row(
             escape(each.proxy_id),
             _state(each),
             _role(each, fleet.leader),
             escape(each.rack or "-"),
             str(owned[each.proxy_id]),
             "-" if each.generation is None else str(each.generation),
-            _heard(each.silent_s),
+            _last_heard(each.silent_s),
         )
-    return found
+    return table
 
 
 def _state(member: MemberDocument) -> str:
-    also = ", drained" if member.drained and member.state != "drained" else ""
-    return f"[{COLOURS[member.state]}]{member.state}[/]{also}"
+    suffix = ", drained" if member.drained and member.condition != "drained" else ""
+    return f"[{COLOURS[member.condition]}]{member.condition}[/]{suffix}"
 
 
 def _role(member: MemberDocument, leader: ProxyId | None) -> str:
@@ -130,59 +134,59 @@ def _role(member: MemberDocument, leader: ProxyId | None) -> str:
     return "witness" if member.witness else "voter" if member.voter else "observer"
 
 
-def _heard(silent_s: float | None) -> str:
+def _last_heard(silent_s: float | None) -> str:
     if silent_s is None:
         return "never"
     return "now" if silent_s < 1 else f"{duration(silent_s)} ago"
 
 
-def _owners(live: LiveDocument, most: int | None) -> Table:
+def _owners(live: LiveDocument, max_identities: int | None) -> Table:
     fleet = live.ownership
     names = [each.proxy_id for each in fleet.members if not each.witness]
     rates = {each.broker_id: each for each in live.rates}
-    known = any(each.rated for each in live.counted)
+    has_rates = any(each.rated for each in live.rate_sources)
     titles = [escape(each) for each in names]
-    found = titled("Identities", "broker", *titles, "connections", "to broker", "to clients")
-    for each in fleet.identities[:most]:
-        passes = rates.get(each.broker_id, IdentityRate(each.broker_id, 0, 0.0, 0.0))
-        found.add_row(
+    table = titled("Identities", "broker", *titles, "connections", "to broker", "to clients")
+    for each in fleet.identities[:max_identities]:
+        traffic = rates.get(each.broker_id, IdentityRate(each.broker_id, 0, 0.0, 0.0))
+        table.add_row(
             str(each.broker_id),
             *(_cell(each, name) for name in names),
-            str(passes.connections),
-            rate(passes.to_broker_bytes_per_s) if known else "-",
-            rate(passes.to_client_bytes_per_s) if known else "-",
+            str(traffic.connections),
+            rate(traffic.to_broker_bytes_per_s) if has_rates else "-",
+            rate(traffic.to_client_bytes_per_s) if has_rates else "-",
         )
-    left = len(fleet.identities[most:]) if most is not None else 0
-    if left:
-        found.caption = f"and {left} more"
-    return found
+    hidden = len(fleet.identities[max_identities:]) if max_identities is not None else 0
+    if hidden:
+        table.caption = f"and {hidden} more"
+    return table
 
 
 def _cell(identity: IdentityDocument, name: ProxyId) -> str:
     if name in identity.advertised:
         return "[bold green]owner[/]" + (" (pinned)" if identity.pinned_to == name else "")
     if name in identity.committed:
-        return "[yellow]by Raft[/]"
+        return "[yellow]committed[/]"
     if name in identity.successors:
         return f"[dim]{identity.successors.index(name) + 1}[/]"
     return ""
 
 
 def _takeovers(recent: tuple[TakeoverDocument, ...]) -> Table:
-    found = titled(
-        "Takeovers and moves", "at", "member", "why", "brokers", "advertised after", "committed after"
+    table = titled(
+        "Takeovers and moves", "at", "member", "reason", "brokers", "advertised after", "committed after"
     )
     for each in reversed(recent):
-        found.add_row(
+        table.add_row(
             datetime.fromtimestamp(each.detected_ms / 1000).strftime("%H:%M:%S"),
             escape(each.proxy_id),
             escape(each.reason),
             " ".join(map(str, each.broker_ids)),
-            _after(each.detected_mono_s, each.advertised_mono_s),
-            _after(each.detected_mono_s, each.committed_mono_s),
+            _delay(each.detected_mono_s, each.advertised_mono_s),
+            _delay(each.detected_mono_s, each.committed_mono_s),
         )
-    return found
+    return table
 
 
-def _after(began_s: float, ended_s: float | None) -> str:
-    return "not yet" if ended_s is None else f"{max(0.0, 1000 * (ended_s - began_s)):.0f} ms"
+def _delay(detected_s: float, done_s: float | None) -> str:
+    return "not yet" if done_s is None else f"{max(0.0, 1000 * (done_s - detected_s)):.0f} ms"

@@ -1,11 +1,11 @@
 """A fleet whose members all run on this machine, for the demo and the tests.
 
-    with LocalFleet(folder, kafka.endpoints, proxies=3) as fleet:       # started, and ready
+    with LocalFleet(folder, kafka.endpoints, proxies=3) as fleet:       # all members are ready
         fleet.bootstrap()                       # for a client's bootstrap.servers
         killed_at_s = fleet.kill(fleet.leader())
         fleet.await_settled({1, 2, 3}, fleet.running)
 
-Start members from the main thread (see `fleet.drills.cluster.spawn`); the rest may be called from any.
+Start members from the main thread (see `fleet.drills.cluster.spawn`). Other methods may run in any thread.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from fleet.tls.access import access_to
 LISTENER = "external"
 READY_LIMIT_S = 40.0
 CERTIFICATE_DAYS = 7
-_ASK_LIMIT_S = 2.0
+_ANSWER_LIMIT_S = 2.0
 _RACKS = "abc"
 _TOKENS = {"read": {"file": "read-token"}, "write": {"file": "write-token"}}
 _SOCKET_PATH_BYTES = 107
 
 
 class LocalFleet:
-    """Members p1 … pN of one fleet, each of them `fleet node` in a session of its own.
+    """Members p1 … pN of one fleet. Each member is a `fleet node` in a session of its own.
 
     Args:
-        folder: fleet.yaml, the members' data and their logs go below it.
+        folder: has fleet.yaml, the members' data and their logs.
         bootstrap_servers: the real brokers.
-        proxies: how many members.
+        proxies: number of members.
         identities: the broker ids that get a port.
-        host: what the members bind and advertise.
-        workers: worker processes of each member.
-        racks: whether members are given the racks a, b, c and again, as the brokers of `KafkaCluster` have.
+        host: address that the members bind and advertise.
+        workers: number of worker processes of each member.
+        racks: whether members have the racks a, b, c, a, …, as the brokers of `KafkaCluster` do.
         timing: values that differ from the defaults of `fleet.config.Timing`.
-        peer_tls: whether the links between members are secured, with certificates made here.
-        listener_tls: the section of the first listener; None for plaintext.
-        more_listeners: the sections of further listeners with TLS, by name.
-        admin_tokens: whether the admin addresses want a token and answer by TLS; what is needed is made here.
-        limits, events, tracing, balance, upstream: the sections of these names; None to have none.
+        peer_tls: whether links between members use TLS, with certificates that are made here.
+        listener_tls: the TLS section of the first listener; None for plaintext.
+        more_listeners: the TLS sections of additional listeners, by name.
+        admin_tokens: whether the admin addresses use TLS and require tokens, which are made here.
+        limits, events, tracing, balance, upstream: the sections of these names; None to leave one out.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LocalFleet:
         self.certificates = self._folder / "certs"
         if peer_tls or admin_tokens:
             made = (self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
-            issuing.make("demo", *made, issuing.hosts_of(self.settings))
+            issuing.make("demo", *made, issuing.member_hosts(self.settings))
         if admin_tokens:
             for place in _TOKENS.values():
                 file = self._folder / place["file"]
@@ -147,9 +147,9 @@ class LocalFleet:
         self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
         self._own_config: dict[ProxyId, Path] = {}
         self.through: dict[ProxyId, Sequence[str]] = {}
-        """By member, the program that becomes it; see `spawn_module`."""
+        """By member, the command that starts it; see `spawn_module`."""
         self.environment: dict[ProxyId, Mapping[str, str]] = {}
-        """By member, what its environment has more; see `spawn_module`."""
+        """By member, additional environment variables; see `spawn_module`."""
 
     @property
     def members(self) -> tuple[ProxyId, ...]:
@@ -157,7 +157,7 @@ class LocalFleet:
 
     @property
     def running(self) -> tuple[ProxyId, ...]:
-        """The members whose supervisor lives, in the order of their ids; frozen ones are among them."""
+        """The members whose supervisor is running, in the order of their ids. Frozen members are included."""
         live = {proxy_id for proxy_id, process in self._processes.items() if process.poll() is None}
         return tuple(proxy_id for proxy_id in self.members if proxy_id in live)
 
@@ -171,35 +171,36 @@ class LocalFleet:
     # ---------------------------------------------------------------------------------------- addresses
 
     def bootstrap_endpoint(self, proxy_id: ProxyId) -> Endpoint:
-        """Where clients first connect to one member."""
+        """The bootstrap address of one member."""
         return bootstrap_endpoints(self.settings)[proxy_id]
 
     def bootstrap(self, proxy_ids: Iterable[ProxyId] | None = None) -> str:
-        """The addresses of some members, or of all, as a client's `bootstrap.servers` takes them."""
+        """The bootstrap addresses of some members, or of all, as a value of `bootstrap.servers`."""
         return ",".join(
             str(self.bootstrap_endpoint(each)) for each in (self.members if proxy_ids is None else proxy_ids)
         )
 
     def owner_of(self, endpoint: Endpoint) -> ProxyId | None:
-        """The member that an advertised address leads to; None where it is nobody's."""
+        """The member that an advertised address belongs to; None for an unknown address."""
         return identity_owners(self.settings).get(endpoint)
 
-    # -------------------------------------------------------------------------------------- life and death
+    # ------------------------------------------------------------------------------------- start and stop
 
     def dial_through(self, proxy_id: ProxyId, peer: ProxyId, via: Endpoint) -> None:
         """Give one member a configuration file of its own, with another address for one of its peers.
 
-        For a network in between that can be broken; from the member's next start on. Of two members the one
-        with the greater id dials.
+        Tests put a network that they can break in between. The file takes effect at the member's next start.
+        Of two members, the member with the greater id dials.
         """
         document = self._own_document(proxy_id)
         document["members"][peer]["peer"] = str(via)
         self._configure(proxy_id, document)
 
     def reach_brokers_at(self, proxy_id: ProxyId, bootstrap_servers: Sequence[Endpoint]) -> None:
-        """Give one member a configuration file of its own, with a way of its own to the real brokers.
+        """Give one member a configuration file of its own, with other addresses of the real brokers.
 
-        From the member's next start on; what the brokers advertise there is where it reaches them.
+        The file takes effect at the member's next start. The member then connects to the addresses that the
+        brokers advertise on that listener.
         """
         document = self._own_document(proxy_id)
         document["bootstrap_servers"] = [str(endpoint) for endpoint in bootstrap_servers]
@@ -213,11 +214,11 @@ class LocalFleet:
         self._own_config[proxy_id].write_text(yaml.safe_dump(document, sort_keys=False))
 
     def start(self, *proxy_ids: ProxyId) -> None:
-        """Start members that do not run (all of them where none is named); does not wait for them."""
+        """Start members that are not running, by default all of them, without waiting for them."""
         for proxy_id in proxy_ids or self.members:
             running = self._processes.get(proxy_id)
             if running is not None and running.poll() is None:
-                raise DemoError(f"{proxy_id} is running already")
+                raise DemoError(f"{proxy_id} is already running")
             config = self._own_config.get(proxy_id, self.config)
             arguments = ("node", "--config", str(config), "--node", proxy_id)
             through = self.through.get(proxy_id, ())
@@ -230,9 +231,9 @@ class LocalFleet:
             )
 
     def kill(self, *proxy_ids: ProxyId) -> float:
-        """SIGKILL the whole process tree of members, all at once.
+        """Send SIGKILL to the whole process trees of members, all at once.
 
-        Returns: the monotonic time right before.
+        Returns: the monotonic time before the signals, in seconds.
         """
         killed_at_s = signal_trees([self._processes[each] for each in proxy_ids], signal.SIGKILL)
         for proxy_id in proxy_ids:
@@ -240,14 +241,14 @@ class LocalFleet:
         return killed_at_s
 
     def terminate(self, proxy_id: ProxyId) -> None:
-        """SIGTERM to a member's supervisor; does not wait."""
+        """Send SIGTERM to a member's supervisor, without waiting for its end."""
         self._processes[proxy_id].terminate()
 
     def stop(self, proxy_id: ProxyId, limit_s: float = 45.0) -> int:
-        """SIGTERM to a member's supervisor, and wait for it to end.
+        """Send SIGTERM to a member's supervisor, and wait for its end.
 
-        Returns: its exit code.
-        Raises:  DemoError: it has not ended in time.
+        Returns: the exit code.
+        Raises:  DemoError: the supervisor did not end in time.
         """
         process = self._processes[proxy_id]
         process.terminate()
@@ -255,15 +256,15 @@ class LocalFleet:
             return process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             raise DemoError(
-                f"{proxy_id} has not ended within {limit_s:.0f} s; see {self.log(proxy_id)}"
+                f"{proxy_id} did not end within {limit_s:.0f} s; see {self.log(proxy_id)}"
             ) from None
 
     def freeze(self, proxy_id: ProxyId) -> float:
-        """SIGSTOP the whole process tree of a member. Returns: the monotonic time right before."""
+        """Send SIGSTOP to a member's whole process tree. Returns: the monotonic time before the signals."""
         return signal_trees([self._processes[proxy_id]], signal.SIGSTOP)
 
     def thaw(self, proxy_id: ProxyId) -> float:
-        """SIGCONT the whole process tree of a member. Returns: the monotonic time right before."""
+        """Send SIGCONT to a member's whole process tree. Returns: the monotonic time before the signals."""
         return signal_trees([self._processes[proxy_id]], signal.SIGCONT)
 
     def pid(self, proxy_id: ProxyId) -> int:
@@ -271,18 +272,18 @@ class LocalFleet:
         return self._processes[proxy_id].pid
 
     def close(self) -> None:
-        """End every member at once; data and logs stay."""
+        """Kill every member. Data and logs stay."""
         end(list(self._processes.values()), patience_s=0.0)
         self._processes.clear()
 
     def remove_data(self) -> None:
-        """Remove what the members have written, but for their logs; after `close`."""
+        """Remove the members' data, but not their logs. Call it after `close`."""
         shutil.rmtree(self.data, ignore_errors=True)
 
-    # ------------------------------------------------------------------------------------------ questions
+    # -------------------------------------------------------------------------------------------- queries
 
-    def get(self, proxy_id: ProxyId, path: str, limit_s: float = _ASK_LIMIT_S) -> tuple[int, bytes]:
-        """Status and body of a GET on a member's admin address. Raises: AdminError: no answer."""
+    def get(self, proxy_id: ProxyId, path: str, limit_s: float = _ANSWER_LIMIT_S) -> tuple[int, bytes]:
+        """GET a path of a member's admin address. Returns: status, body. Raises: AdminError: no answer."""
         admin = self.settings.member(proxy_id).admin
         address, access = (admin.host, admin.port), self._access
         connection = (
@@ -299,33 +300,33 @@ class LocalFleet:
         finally:
             connection.close()
 
-    def ownership(self, proxy_id: ProxyId, limit_s: float = _ASK_LIMIT_S) -> OwnershipDocument:
-        """What one member knows of the fleet. Raises: AdminError: it does not answer as it should."""
+    def ownership(self, proxy_id: ProxyId, limit_s: float = _ANSWER_LIMIT_S) -> OwnershipDocument:
+        """One member's view of the fleet. Raises: AdminError: there is no answer, or an invalid one."""
         status, body = self.get(proxy_id, "/ownership", limit_s)
         if status != 200:
             raise AdminError(f"{proxy_id} answered {status} to /ownership: {body!r:.200}")
         try:
             return OWNERSHIP.decode(body)
         except ValueError as error:
-            raise AdminError(f"{proxy_id}: /ownership is not the document of this version") from error
+            raise AdminError(f"{proxy_id}: /ownership is not a document of this version") from error
 
-    def try_ownership(self, proxy_id: ProxyId, limit_s: float = _ASK_LIMIT_S) -> OwnershipDocument | None:
-        """What one member knows of the fleet; None where it does not answer."""
+    def try_ownership(self, proxy_id: ProxyId, limit_s: float = _ANSWER_LIMIT_S) -> OwnershipDocument | None:
+        """One member's view of the fleet; None if the member does not answer."""
         try:
             return self.ownership(proxy_id, limit_s)
         except AdminError:
             return None
 
     def leader(self) -> ProxyId | None:
-        """The running member that says it leads, in the newest term that any says; None where none does."""
-        known = [document for each in self.running if (document := self.try_ownership(each)) is not None]
-        leading = [document for document in known if document.role == "leader"]
+        """The running member that reports the role leader, in the newest term; None if no member does."""
+        documents = [document for each in self.running if (document := self.try_ownership(each)) is not None]
+        leading = [document for document in documents if document.role == "leader"]
         return max(leading, key=lambda document: document.term).proxy_id if leading else None
 
     # ---------------------------------------------------------------------------------------------- waits
 
     def wait_until(self, condition: Callable[[], bool], what: str, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait for a condition. Raises: DemoError: it did not come in time, or a member ended meanwhile."""
+        """Wait for a condition. Raises: DemoError: the time is over, or a member ended meanwhile."""
         deadline_s = time.monotonic() + limit_s
         expected, pauses = self.running, pauses_s()
         while not condition():
@@ -335,27 +336,27 @@ class LocalFleet:
                     log = self.log(proxy_id)
                     raise DemoError(f"{proxy_id} ended with code {code}; see {log}:\n{tail(log)}")
             if time.monotonic() > deadline_s:
-                raise DemoError(f"{what}: not within {limit_s:.0f} s; the logs are in {self.logs}")
+                raise DemoError(f"{what}: not within {limit_s:.0f} s; see the logs in {self.logs}")
             time.sleep(next(pauses))
 
     def is_ready(self, proxy_id: ProxyId) -> bool:
-        """Whether a member says so on /readyz."""
+        """Whether a member's /readyz answers 200."""
         try:
             return self.get(proxy_id, "/readyz")[0] == 200
         except AdminError:
             return False
 
     def await_ready(self, *proxy_ids: ProxyId, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait until members (all that run, where none is named) say that they are ready."""
+        """Wait until members are ready: by default all that are running."""
         for proxy_id in proxy_ids or self.running:
             self.wait_until(partial(self.is_ready, proxy_id), f"{proxy_id} ready", limit_s)
 
     def is_settled(self, broker_ids: AbstractSet[BrokerId], among: Sequence[ProxyId]) -> bool:
-        """Whether some members agree on one generation, in which they own every identity, and evenly.
+        """Whether members agree on one generation, and share all identities evenly.
 
         Args:
             broker_ids: the identities.
-            among: who is to own them, and who is asked.
+            among: the members to query, which must own all identities.
         """
         documents = [self.try_ownership(proxy_id) for proxy_id in among]
         if len({document.generation if document else None for document in documents}) != 1:
@@ -383,10 +384,10 @@ class LocalFleet:
         among: Sequence[ProxyId] | None = None,
         limit_s: float = READY_LIMIT_S,
     ) -> None:
-        """Wait for `is_settled`, among all running members unless told otherwise."""
-        wanted = tuple(self.running if among is None else among)
-        what = f"identities {sorted(broker_ids)} owned evenly by {', '.join(wanted)}"
-        self.wait_until(lambda: self.is_settled(broker_ids, wanted), what, limit_s)
+        """Wait for `is_settled`, by default among all running members."""
+        owners = tuple(self.running if among is None else among)
+        what = f"identities {sorted(broker_ids)} owned evenly by {', '.join(owners)}"
+        self.wait_until(lambda: self.is_settled(broker_ids, owners), what, limit_s)
 
     # ------------------------------------------------------------------------------- as a context manager
 
@@ -406,7 +407,7 @@ class LocalFleet:
 
 
 def _data_folder(folder: Path, proxies: int) -> Path:
-    """Where the members' data goes: below a folder, unless its path is too long for the sockets in there."""
+    """The folder of the members' data: below `folder`, or elsewhere if its path is too long for sockets."""
     longest = folder / "data" / f"p{proxies}" / PRIVATE_FOLDER / CONTROL_SOCKET
     if len(os.fsencode(longest)) <= _SOCKET_PATH_BYTES:
         return folder / "data"

@@ -5,8 +5,8 @@
         kafka.kill(2); kafka.start_broker(2); kafka.await_ready()
         kafka.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "…")
 
-Start it from the main thread: the brokers end with the thread that started them, so that nothing is left
-running after a crash (see `fleet.drills.cluster.spawn`).
+Start the cluster from the main thread. The kernel ends the brokers with the thread that started them, so
+no broker survives a crash (see `fleet.drills.cluster.spawn`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-import fleet
 from fleet.core.errors import DemoError
 from fleet.core.model import Broker, BrokerId, Endpoint
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS, JAR_PATTERN, has_kafka
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, spawn, tail
 
-LIBS = Path(fleet.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 START_LIMIT_S = 90.0
 STOPPED = 128 + signal.SIGTERM
-"""The exit code of a virtual machine that ends in order at SIGTERM."""
+"""The exit code of a Java virtual machine that shuts down in order after SIGTERM."""
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER_HEAP = ("-Xms128m", "-Xmx512m")
@@ -75,7 +74,7 @@ appender.console.layout.pattern=%d{ISO8601} %-5p %c{1} %m%n
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
 """
-"""log4j2's properties for whatever of Kafka's runs."""
+"""Properties of Log4j 2 for every Kafka program: warnings and errors on standard output."""
 _LOGGING = f"""\
 {LOGGING}\
 logger.server.name=kafka.server
@@ -89,18 +88,19 @@ class KafkaCluster:
     """N brokers that are also the controllers, with their data in one folder.
 
     Args:
-        brokers: how many; their ids are 1 to N, their racks a, b, c and again.
-        folder: data, properties and logs go below it; a folder used before brings its records back.
-        libs: the folder of Kafka's jars, as `deploy/kafka/pom.xml` brings them.
-        host_of: the address that a broker binds and advertises.
-        ephemeral: the data need not survive `stop`, which is then faster and removes it.
-        more_listeners: by name (letters, and not PLAINTEXT or CONTROLLER), what each broker advertises on one
-            more listener: the address of a forwarder in front of it. `listener` says where it really listens.
-        secured: by name, the security protocol of one more listener; what it needs besides goes into
-            `properties`. One that is not among `more_listeners`, too, is advertised where it listens.
-        properties: of each broker, beside those that it has anyway.
-        scram: passwords by user, for either SCRAM.
-        jvm: what the brokers' virtual machines are started with besides.
+        brokers: number of brokers. Their ids are 1 to N, their racks are a, b, c, a, b, c, …
+        folder: has data, properties and logs. A folder that was used before still has its records.
+        libs: the folder of Kafka's jars; see `fleet.drills.cluster.kafka_jars`.
+        host_of: returns the address that a broker binds and advertises.
+        ephemeral: whether `stop` may kill the brokers, which is faster, and remove their data.
+        more_listeners: by listener name (letters, not PLAINTEXT or CONTROLLER), the address that each broker
+            advertises there: a forwarder in front of the broker. `listener` returns where the broker listens.
+        secured: by listener name, the security protocol of an additional listener. Further settings of the
+            protocol go into `properties`. Unless `more_listeners` has the same name, the broker advertises
+            the address where it listens.
+        properties: additional properties of each broker.
+        scram: passwords by user, for both SCRAM mechanisms.
+        jvm: additional options of the brokers' Java virtual machines.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class KafkaCluster:
         brokers: int,
         folder: Path,
         *,
-        libs: Path = Path("build/kafka/libs"),
+        libs: Path = CHECKOUT_LIBS,
         host_of: Callable[[BrokerId], str] = lambda _: "127.0.0.1",
         ephemeral: bool = True,
         more_listeners: Mapping[str, Mapping[BrokerId, Endpoint]] | None = None,
@@ -146,12 +146,12 @@ class KafkaCluster:
         return tuple(Endpoint(broker.host, broker.port) for broker in self.brokers.values())
 
     def listener(self, name: str, broker_id: BrokerId) -> Endpoint:
-        """Where a broker listens for one of `more_listeners`, or of `secured`."""
+        """The address where a broker listens for a listener of `more_listeners` or `secured`."""
         return Endpoint(self.brokers[broker_id].host, self._more_ports[name.upper(), broker_id])
 
     @property
     def bootstrap_servers(self) -> str:
-        """The real brokers' addresses, as a client's setting takes them."""
+        """The real brokers' addresses, as a value of a client's `bootstrap.servers`."""
         return ",".join(map(str, self.endpoints))
 
     @property
@@ -164,21 +164,24 @@ class KafkaCluster:
     # ------------------------------------------------------------------------------------ whole cluster
 
     def launch(self) -> None:
-        """Format what is new and start every broker; does not wait for them to be ready.
+        """Format new data folders and start every broker, without waiting until they are ready.
 
-        Raises: DemoError: no jars, no Java, or a folder that cannot be formatted.
+        Raises: DemoError: there are no jars or no Java, or a data folder cannot be formatted.
         """
-        if not any(self._libs.glob("kafka_2.13-*.jar")):
-            raise DemoError(f"no Kafka in {self._libs}: `make demo` and `make test` bring it")
+        if not has_kafka(self._libs):
+            raise DemoError(
+                f"{self._libs}: no {JAR_PATTERN} in this folder; run `make test` in a checkout, or give the "
+                "folder of another Kafka"
+            )
         self._write_properties()
         self._format()
         for broker_id in self.brokers:
             self.start_broker(broker_id)
 
     def await_ready(self, limit_s: float = START_LIMIT_S) -> None:
-        """Wait until a client sees every started broker registered, and all agree about it.
+        """Wait until each started broker lists every started broker.
 
-        Raises: DemoError: one ended, or they are not ready in time; names the logs.
+        Raises: DemoError: a broker ended, or the brokers are not ready in time; names the logs.
         """
         deadline_s = time.monotonic() + limit_s
         expected = {broker_id for broker_id, process in self._processes.items() if process.poll() is None}
@@ -188,12 +191,12 @@ class KafkaCluster:
             if _registered(clients[0], self._cluster_id()) >= expected:
                 clients.pop(0)
             elif time.monotonic() > deadline_s:
-                raise DemoError(f"Kafka was not ready within {limit_s:.0f} s; its logs are in {self.logs}")
+                raise DemoError(f"Kafka is not ready after {limit_s:.0f} s; see its logs in {self.logs}")
             else:
-                time.sleep(0.05)  # a client that cannot connect answers at once
+                time.sleep(0.05)  # a client that cannot connect returns at once
 
     def start(self) -> None:
-        """`launch` and `await_ready`; stops everything again where that fails."""
+        """`launch` and `await_ready`. Stops every broker if that fails."""
         try:
             self.launch()
             self.await_ready()
@@ -202,8 +205,8 @@ class KafkaCluster:
             raise
 
     def stop(self) -> None:
-        """End every broker, and remove the data of an ephemeral cluster; the logs stay."""
-        # Combined nodes that stop together wait for a controller that is gone: long patience is wasted.
+        """End every broker, and remove the data of an ephemeral cluster. The logs stay."""
+        # Combined nodes that stop together wait for a controller that has ended: a long wait is wasted.
         end(list(self._processes.values()), patience_s=0.0 if self._ephemeral else 8.0)
         self._processes.clear()
         if self._ephemeral:
@@ -212,17 +215,17 @@ class KafkaCluster:
     # --------------------------------------------------------------------------------------- one broker
 
     def start_broker(self, broker_id: BrokerId) -> None:
-        """Start a broker that is not running, with the port and data that it had; does not wait for it."""
+        """Start a broker that is not running, with its former port and data, without waiting for it."""
         running = self._processes.get(broker_id)
         if running is not None and running.poll() is None:
-            raise DemoError(f"broker {broker_id} is running already")
+            raise DemoError(f"broker {broker_id} is already running")
         command = self._java(self._machine, "kafka.Kafka", str(self._properties(broker_id)))
         self._processes[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
 
     def stop_broker(self, broker_id: BrokerId, patience_s: float = 30.0) -> int:
-        """Let one broker hand its partitions over and end; SIGKILL where it has not in time.
+        """Stop one broker, which hands its partitions over; after `patience_s` the broker gets SIGKILL.
 
-        Returns: its exit code; `STOPPED` where it has.
+        Returns: the exit code; `STOPPED` if the broker ended in time.
         """
         process = self._processes[broker_id]
         end([process], patience_s)
@@ -233,11 +236,11 @@ class KafkaCluster:
         end([self._processes[broker_id]], 0.0)
 
     def pid(self, broker_id: BrokerId) -> int:
-        """Process id of a broker that was started, whether it still runs or not."""
+        """The process id of a broker that was started, even if the broker has ended."""
         return self._processes[broker_id].pid
 
     def restart_broker(self, broker_id: BrokerId, limit_s: float = START_LIMIT_S) -> None:
-        """Stop one broker in order, start it, and wait until the cluster is whole."""
+        """Stop one broker in order, start it again, and wait until every broker is ready."""
         self.stop_broker(broker_id)
         self.start_broker(broker_id)
         self.await_ready(limit_s)
@@ -251,9 +254,9 @@ class KafkaCluster:
 
         Args:
             java_class: for example `org.apache.kafka.tools.TopicCommand`.
-            arguments, stdin: what it is given.
+            arguments, stdin: the tool's command line and input.
         Raises:
-            DemoError: it has not ended within `limit_s`.
+            DemoError: the tool has not ended within `limit_s`.
         """
         try:
             return subprocess.run(
@@ -265,24 +268,24 @@ class KafkaCluster:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise DemoError(f"{java_class} has not ended within {limit_s:.0f} s: {error.stderr!r}") from error
+            raise DemoError(f"{java_class} did not end within {limit_s:.0f} s: {error.stderr!r}") from error
 
     def dump(self, broker_id: BrokerId, topic: str, partition: int) -> str:
-        """What a broker holds of a partition, batch by batch, as Kafka's DumpLogSegments prints it.
+        """A partition's batches on one broker, as Kafka's DumpLogSegments prints them.
 
-        Raises: DemoError: it holds nothing of it, or that cannot be read.
+        Raises: DemoError: the broker has no log of the partition, or the log cannot be read.
         """
         segments = sorted((self._data(broker_id) / f"{topic}-{partition}").glob("*.log"))
         if not segments:
-            raise DemoError(f"broker {broker_id} holds nothing of partition {partition} of {topic}")
+            raise DemoError(f"broker {broker_id} has no log of partition {partition} of {topic}")
         files = ",".join(map(str, segments))
         done = self.tool("org.apache.kafka.tools.DumpLogSegments", "--files", files)
         if done.returncode != 0:
-            raise DemoError(f"partition {partition} of {topic} cannot be dumped: {done.stderr}")
+            raise DemoError(f"cannot dump partition {partition} of {topic}: {done.stderr}")
         return done.stdout
 
     def tool_command(self, java_class: str, *arguments: str) -> list[str]:
-        """The command line of one of Kafka's tools, to be started by the caller."""
+        """The command line of one of Kafka's tools, for callers that start the tool themselves."""
         logging = self._folder / "tools-log4j2.properties"
         if not logging.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -303,7 +306,7 @@ class KafkaCluster:
 
     async def __aenter__(self) -> KafkaCluster:
         try:
-            self.launch()  # here, not in a thread: see `spawn`
+            self.launch()  # in the main thread: see `spawn`
             await asyncio.to_thread(self.await_ready)
         except BaseException:
             self.stop()
@@ -366,14 +369,14 @@ class KafkaCluster:
         return known.read_text()
 
     def _format(self) -> None:
-        """Give each new data folder the cluster's id; all of them at the same time."""
+        """Format every new data folder with the cluster's id, all of them in parallel."""
         formatting: dict[BrokerId, subprocess.Popen[bytes]] = {}
         try:
             for broker_id in self.brokers:
                 if (self._data(broker_id) / "meta.properties").exists():
                     continue
                 self._data(broker_id).mkdir(parents=True, exist_ok=True)
-                # In one word, because one id in 64 begins with a dash.
+                # One word, because one id in 64 begins with a dash.
                 settings = (f"--cluster-id={self._cluster_id()}", "-c", str(self._properties(broker_id)))
                 scram = [
                     f"--add-scram={mechanism}=[name={user},password={password}]"
@@ -384,7 +387,7 @@ class KafkaCluster:
                 formatting[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
             for broker_id, process in formatting.items():
                 if process.wait(timeout=START_LIMIT_S) != 0:
-                    raise DemoError(f"Kafka's data folder cannot be formatted:\n{tail(self.log(broker_id))}")
+                    raise DemoError(f"cannot format Kafka's data folder:\n{tail(self.log(broker_id))}")
         finally:
             end(list(formatting.values()), 0.0)
 
@@ -397,11 +400,12 @@ class KafkaCluster:
 
 
 def java(libs: Path, logging: Path, *arguments: str) -> list[str]:
-    """The command line of a program in Kafka's jars.
+    """The command line of a Java program in Kafka's jars.
 
     Args:
-        logging: properties of Log4j.
-        arguments: of the virtual machine, the class, and those of the class.
+        libs: the folder of Kafka's jars.
+        logging: the file with properties of Log4j 2.
+        arguments: options of the Java virtual machine, the class, and the arguments of the class.
     """
     archive = archive_of(libs)
     shared = (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
@@ -409,12 +413,12 @@ def java(libs: Path, logging: Path, *arguments: str) -> list[str]:
 
 
 def archive_of(libs: Path) -> Path:
-    """Where the classes of a folder of jars are, as a virtual machine has them in memory."""
+    """The class data sharing archive of a folder of jars, which makes Java start faster."""
     return libs.with_name(f"{libs.name}.jsa")
 
 
 def _registered(client: AdminClient, cluster_id: str) -> set[BrokerId]:
-    """The brokers that a cluster's Metadata lists; none where another cluster answers, or nobody."""
+    """The brokers that a cluster's Metadata lists; empty if no broker, or another cluster, answers."""
     with suppress(KafkaException):
         seen = client.list_topics(timeout=2.0)
         if seen.cluster_id == cluster_id:

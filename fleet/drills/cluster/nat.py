@@ -1,4 +1,4 @@
-"""A fleet whose members advertise other addresses than they bind, as behind a NAT."""
+"""Configures a local fleet whose members advertise other addresses than they bind, as behind a NAT."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from fleet.drills.cluster.ports import free_ports
 
 
 def advertise_elsewhere(fleet: LocalFleet, host: str) -> dict[Endpoint, Endpoint]:
-    """Have members that are not started yet advertise another host and other ports than they bind.
+    """Make members advertise another host and other ports than they bind. Call it before they start.
 
     Returns:
-        each advertised address, and the one that it has to lead to; of each member the bootstrap one first.
+        by advertised address, the bound address that a forwarder must connect to. Each member's bootstrap
+        address comes first.
     """
     document = yaml.safe_load(fleet.config.read_text())
     offsets = [fleet.settings.identities.offset(each) or 0 for each in fleet.settings.identities.broker_ids()]
     span = 1 + max(offsets)
     ports = iter(free_ports(len(fleet.members) * (1 + span), (host,)))
-    leads_to: dict[Endpoint, Endpoint] = {}
+    bound_addresses: dict[Endpoint, Endpoint] = {}
     for proxy_id, member in fleet.settings.members.items():
         (bound,) = member.listeners
         bootstrap, *identity_ports = (next(ports) for _ in range(1 + span))
         listener = document["members"][proxy_id]["listeners"][LISTENER]
         listener["advertise"] = f"{host}:{bootstrap}"
         listener["advertise_first_port"] = identity_ports[0]
-        leads_to[Endpoint(host, bootstrap)] = bound.bootstrap
+        bound_addresses[Endpoint(host, bootstrap)] = bound.bootstrap
         for offset in offsets:
-            there = Endpoint(bound.bind_host, bound.first_port + offset)
-            leads_to[Endpoint(host, identity_ports[offset])] = there
+            bound_at = Endpoint(bound.bind_host, bound.first_port + offset)
+            bound_addresses[Endpoint(host, identity_ports[offset])] = bound_at
     fleet.config.write_text(yaml.safe_dump(document, sort_keys=False))
     fleet.settings = load(fleet.config, {})
-    return leads_to
+    return bound_addresses

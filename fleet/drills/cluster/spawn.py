@@ -1,14 +1,14 @@
-"""Child processes that never outlive the process that started them.
+"""Starts child processes that never outlive this process.
 
-A child gets its own session (so that Ctrl-C on the terminal reaches the parent alone, which then stops things
-in order) and Linux's parent-death signal (so that it ends even when the parent is killed and stops nothing).
+A child gets a session of its own: Ctrl-C on the terminal reaches only the parent, which stops its children in
+order. A child also gets Linux's parent-death signal: the child ends even if the parent is killed.
 """
 
 from __future__ import annotations
 
-# Imported for its fork hooks alone: they take and release a lock around each fork that runs Python code in
-# the child. asyncio imports the module at its first use of an executor, and where that falls into a fork of
-# another thread, the lock is released without having been taken ("release unlocked lock").
+# Imported only for its fork hooks: they take and release a lock around each fork that runs Python code in the
+# child. asyncio imports this module at its first use of an executor. If another thread forks meanwhile, the
+# hook releases a lock that was not taken ("release unlocked lock").
 import concurrent.futures.thread  # noqa: F401
 import os
 import signal
@@ -39,13 +39,13 @@ def spawn(
 
     Args:
         command: program and arguments.
-        log: where standard output and error are appended to.
-        env: its whole environment; this process's where None.
-        cwd: its working directory; this process's where None.
-        piped: leave standard output to the caller to read.
+        log: file to which standard output and standard error are appended.
+        env: the child's whole environment; None for this process's.
+        cwd: the child's working directory; None for this process's.
+        piped: whether standard output is a pipe for the caller to read.
     Raises:
-        DemoError: called outside the main thread (the kernel sends the death signal when the *thread* that
-            started the child ends), or the program cannot be started.
+        DemoError: the caller is not in the main thread (the kernel sends the death signal when the *thread*
+            that started the child ends), or the program cannot be started.
     """
     if threading.current_thread() is not threading.main_thread():
         raise DemoError(f"{command[0]} must be started from the main thread")
@@ -73,11 +73,11 @@ def spawn_module(
     through: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """`spawn` for `python -m module`, with this interpreter and this very code of the project.
+    """`spawn` for `python -m module`, with this interpreter and this copy of the project.
 
     Args:
-        through: a program that becomes the module, and its arguments, as nsenter does.
-        env: what its environment has more than this process's; a path for Python comes first in it.
+        through: command that starts the module by exec, such as nsenter with its arguments.
+        env: variables to add to this process's environment; a PYTHONPATH is put in front.
     """
     more, environ = dict(env or {}), with_absolute_import_path(os.environ)
     here = str(Path(fleet.__file__).resolve().parent.parent)
@@ -87,7 +87,7 @@ def spawn_module(
 
 
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """A child and all its descendants, the child first; empty where it is gone."""
+    """A child and all its descendants, the child first; empty if the child has ended."""
     try:
         root = psutil.Process(process.pid)
         return [root, *root.children(recursive=True)]
@@ -96,19 +96,19 @@ def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def signal_trees(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> float:
-    """Send a signal to children and all their descendants, in one go.
+    """Send a signal to children and all their descendants.
 
-    A process group gets it in one system call; descendants that have left the group follow.
+    One system call signals a whole process group. Descendants that have left the group follow.
 
-    Returns: the monotonic time right before the first one.
+    Returns: the monotonic time before the first system call, in seconds.
     """
     trees = {process.pid: tree(process) for process in processes if process.poll() is None}
     at_s = time.monotonic()
     for group in trees:
         with suppress(ProcessLookupError):
             os.killpg(group, number)
-    for group, everyone in trees.items():
-        for member in everyone:
+    for group, members in trees.items():
+        for member in members:
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
                 if os.getpgid(member.pid) != group:
                     member.send_signal(number)
@@ -116,11 +116,11 @@ def signal_trees(processes: Sequence[subprocess.Popen[bytes]], number: signal.Si
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) -> None:
-    """Ask children to end, and kill with all their descendants those that have not in time.
+    """Send SIGTERM to children, and SIGKILL to all that are left of their process trees after a while.
 
     Args:
-        processes: children made by `spawn`.
-        patience_s: how long they have between SIGTERM and SIGKILL; 0 kills at once.
+        processes: children that `spawn` started.
+        patience_s: seconds between SIGTERM and SIGKILL; 0 kills at once.
     """
     descendants = [member for process in processes for member in tree(process)[1:]]
     if patience_s > 0:

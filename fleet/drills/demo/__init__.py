@@ -1,1 +1,1 @@
-"""`fleet demo`: real Kafka, a local fleet, a workload, kills, and an audit of what came through."""
+"""`fleet demo`: real Kafka, a local fleet, clients, kills, and an audit of every record."""

@@ -1,4 +1,4 @@
-"""What a demo has measured, and the JSON object that its option `--json` prints.
+"""The result of a demo, and the JSON object that its option `--json` prints.
 
 Source: docs/schemas/demo.schema.json
 """
@@ -14,15 +14,15 @@ from fleet.drills.workload.audit import Audit
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One kill, and what came of it; milliseconds from the kill, None where it never came about.
+    """One kill and its takeover. Times are milliseconds from the kill; None if a step did not happen.
 
     Args:
-        detected_ms: the last survivor to do so suspected the killed member.
-        advertised_ms: an outside prober had seen the address of a survivor for every identity in every
+        detected_ms: until the last survivor suspected the killed member.
+        advertised_ms: until an outside prober saw a survivor's address for every identity in every
             survivor's Metadata.
-        committed_ms: the last survivor had applied the new ownership.
-        producer_stall_ms, consumer_stall_ms: the longest interval without an acknowledgement, or a record, on
-            any one partition.
+        committed_ms: until the last survivor applied the new ownership.
+        producer_stall_ms, consumer_stall_ms: the longest interval of any partition without an
+            acknowledgement, or without a record.
     """
 
     killed: ProxyId
@@ -39,7 +39,7 @@ class Result:
     """A whole demo.
 
     Args:
-        unfinished: what did not happen in time, in sentences.
+        unfinished: steps of takeovers that did not happen in time, in sentences.
     """
 
     audit: Audit
@@ -51,7 +51,7 @@ class Result:
         return self.audit.passed and not self.unfinished
 
     def to_json(self) -> str:
-        """The one object, on one line."""
+        """The result as one JSON object on one line."""
         rounds = [
             {
                 key: round(value, 1) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""How the demo tells what happens: as plain lines, or as a picture that changes on a terminal."""
+"""Shows the progress of the demo: as plain lines, or as a live picture on a terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.admin.documents import OwnershipDocument
+from fleet.core.console import escape
 from fleet.core.model import BrokerId, ProxyId
 from fleet.core.text import make_printable
 from fleet.drills.demo.result import Result, Round
@@ -25,12 +26,13 @@ _REFRESH_PER_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What there is to see at one moment.
+    """The state of the fleet and its clients at one moment.
 
     Args:
-        members: all of the fleet, in order; None for one that does not answer.
-        advertised: identity → who stands for it in the Metadata of the first member that answers.
-        produced_per_s, consumed_per_s: over the last second.
+        members: every member, in order; None if a member does not answer.
+        advertised: by identity, the owner in the Metadata of the first member that answers.
+        acknowledged, received: records since the start.
+        produced_per_s, consumed_per_s: records per second, over the last second.
     """
 
     members: Mapping[ProxyId, OwnershipDocument | None]
@@ -42,13 +44,13 @@ class Picture:
 
 
 class View(Protocol):
-    """Where the demo says what happens."""
+    """Shows the progress of the demo."""
 
-    wants_pictures: bool
+    shows_pictures: bool
 
     def say(self, line: str) -> None: ...
 
-    def round_over(self, each: Round) -> None: ...
+    def add_round(self, each: Round) -> None: ...
 
     def show(self, picture: Picture) -> None: ...
 
@@ -60,7 +62,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def round_line(each: Round) -> str:
-    """One kill and what came of it, in one line."""
+    """One kill and its takeover in one line."""
     role = "the Raft leader" if each.was_leader else "a follower"
     return (
         f"killed {each.killed}, {role}: detected after {milliseconds(each.detected_ms)}, "
@@ -72,10 +74,10 @@ def round_line(each: Round) -> str:
 
 
 def audit_lines(result: Result) -> list[str]:
-    """The verdict, for people."""
+    """The result of the audit, as text."""
     found = result.audit
     return [
-        f"acknowledged {found.acknowledged}, received {found.received} (and {found.redelivered} once more)",
+        f"acknowledged {found.acknowledged}, received {found.received} ({found.redelivered} redelivered)",
         f"lost {found.lost}, duplicated {found.duplicated}, out of order {found.out_of_order}",
         *result.unfinished,
         "the audit passed" if result.passed else "the audit FAILED",
@@ -85,30 +87,30 @@ def audit_lines(result: Result) -> list[str]:
 class Lines:
     """Progress as lines on standard error, for pipes and logs."""
 
-    wants_pictures = False
+    shows_pictures = False
 
     def say(self, line: str) -> None:
         print(make_printable(line), file=sys.stderr, flush=True)
 
-    def round_over(self, each: Round) -> None:
+    def add_round(self, each: Round) -> None:
         self.say(round_line(each))
 
     def show(self, picture: Picture) -> None:
-        """Nothing: a table that changes is of no use in a log."""
+        """Do nothing: a live table is useless in a log."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is open."""
 
 
 class Terminal:
-    """The fleet as a picture that is drawn anew while it changes, with the story above it."""
+    """The fleet as a live picture, with the progress lines above it."""
 
-    wants_pictures = True
+    shows_pictures = True
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._console = console or Console(log_path=False)
         self._rounds: list[Round] = []
-        self._doing = ""
+        self._current_step = ""
         self._picture: Picture | None = None
         self._live = Live(
             console=self._console,
@@ -119,10 +121,10 @@ class Terminal:
         self._live.start()
 
     def say(self, line: str) -> None:
-        self._doing = line
-        self._console.log(line, highlight=False)
+        self._current_step = line
+        self._console.log(escape(line), highlight=False)
 
-    def round_over(self, each: Round) -> None:
+    def add_round(self, each: Round) -> None:
         self._rounds.append(each)
 
     def show(self, picture: Picture) -> None:
@@ -134,10 +136,11 @@ class Terminal:
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = []
         if self._picture is not None:
-            parts = [ownership_table(self._picture), member_table(self._picture), rates(self._picture)]
+            parts = [ownership_table(self._picture), member_table(self._picture), rate_line(self._picture)]
         if self._rounds:
             parts.append(round_table(self._rounds))
-        return Panel(Group(*parts), title=Text(self._doing), box=box.ROUNDED) if parts else Text(self._doing)
+        step = Text(self._current_step)
+        return Panel(Group(*parts), title=step, box=box.ROUNDED) if parts else step
 
 
 def _colour(picture: Picture, proxy_id: ProxyId) -> str:
@@ -145,15 +148,15 @@ def _colour(picture: Picture, proxy_id: ProxyId) -> str:
 
 
 def ownership_table(picture: Picture) -> Table:
-    """Who stands for which broker: in clients' Metadata, and as Raft has committed it."""
-    table = Table("broker id", "clients are sent to", "committed", "in turn after", box=box.SIMPLE_HEAD)
-    told = _newest(picture)
-    rows = {each.broker_id: each for each in told.identities} if told else {}
+    """The owners of each broker's identity: in clients' Metadata, and as committed by Raft."""
+    table = Table("broker id", "advertised", "committed", "successors", box=box.SIMPLE_HEAD)
+    newest = _newest_document(picture)
+    rows = {each.broker_id: each for each in newest.identities} if newest else {}
     for broker_id, owner in picture.advertised.items():
         row = rows.get(broker_id)
         table.add_row(
             str(broker_id),
-            Text(owner, style=f"bold {_colour(picture, owner)}") if owner else Text("nobody", style="red"),
+            Text(owner, style=f"bold {_colour(picture, owner)}") if owner else Text("no owner", style="red"),
             ", ".join(row.committed) if row else "",
             ", ".join(row.successors) if row else "",
         )
@@ -161,25 +164,25 @@ def ownership_table(picture: Picture) -> Table:
 
 
 def member_table(picture: Picture) -> Table:
-    """How the members are."""
-    table = Table("proxy", "state", "Raft", "generation", "stands for", box=box.SIMPLE_HEAD)
-    told = _newest(picture)
-    states = {each.proxy_id: each.state for each in told.members} if told else {}
+    """The state of each member."""
+    table = Table("proxy", "state", "Raft", "generation", "advertised for", box=box.SIMPLE_HEAD)
+    newest = _newest_document(picture)
+    states = {each.proxy_id: each.condition for each in newest.members} if newest else {}
     for proxy_id, document in picture.members.items():
-        standing = [str(broker_id) for broker_id, owner in picture.advertised.items() if owner == proxy_id]
+        owned = [str(broker_id) for broker_id, owner in picture.advertised.items() if owner == proxy_id]
         state = states.get(proxy_id, "unknown") if document else "dead"
         table.add_row(
             Text(proxy_id, style=f"bold {_colour(picture, proxy_id)}"),
             Text(state, style="green" if state == "up" else "red"),
             Text(document.role, style="bold" if document.role == "leader" else "") if document else "",
             str(document.generation) if document else "",
-            ", ".join(standing),
+            ", ".join(owned),
         )
     return table
 
 
-def rates(picture: Picture) -> Text:
-    """How the clients do."""
+def rate_line(picture: Picture) -> Text:
+    """The clients' rates and totals."""
     return Text(
         f" producer {picture.produced_per_s:6.0f} records/s, {picture.acknowledged} acknowledged   "
         f"consumer {picture.consumed_per_s:6.0f} records/s, {picture.received} received"
@@ -187,7 +190,7 @@ def rates(picture: Picture) -> Text:
 
 
 def round_table(rounds: Sequence[Round]) -> Table:
-    """What the kills did, one row each."""
+    """The takeovers, one row for each kill."""
     table = Table(
         "killed",
         "detected",
@@ -209,6 +212,6 @@ def round_table(rounds: Sequence[Round]) -> Table:
     return table
 
 
-def _newest(picture: Picture) -> OwnershipDocument | None:
+def _newest_document(picture: Picture) -> OwnershipDocument | None:
     documents = [document for document in picture.members.values() if document is not None]
     return max(documents, key=lambda document: document.generation, default=None)

@@ -1,1 +1,1 @@
-"""A game day on a fleet that runs: one fault, clients at work meanwhile, and what came of it."""
+"""A game day on a running fleet: one fault under load, and an audit of every record."""

@@ -1,4 +1,4 @@
-"""The clients of a game day: a topic of its own, an idempotent producer and a group, through the fleet."""
+"""The clients of a game day: an idempotent producer and a group, with their own topic, through the fleet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.drills.workload.checker import Promise, Stream
 from fleet.drills.workload.clients import Workload, WorkloadSpec, properties, read_log
 from fleet.drills.workload.history import HistoryReader
 from fleet.drills.workload.streams import Traffic
-from fleet.drills.workload.waiting import until
+from fleet.drills.workload.waiting import wait_until
 
 PROMISE: Final = Promise("always", exact=True)
 FLOW_LIMIT_S: Final = 60.0
@@ -27,10 +27,10 @@ _FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZ
 
 
 class Topic:
-    """A topic that exists for one game day.
+    """The topic of one game day.
 
     Args:
-        bootstrap_servers: of the fleet.
+        bootstrap_servers: bootstrap addresses of the fleet.
     """
 
     def __init__(self, plan: Plan, options: Options, bootstrap_servers: str) -> None:
@@ -44,7 +44,7 @@ class Topic:
         }
 
     def create(self) -> None:
-        """Raises: GameDayError: it cannot be created; says what to do about it."""
+        """Create the topic. Raises: GameDayError: the topic cannot be created; names the fix."""
         topic = NewTopic(
             self.name,
             self._plan.partitions,
@@ -55,41 +55,43 @@ class Topic:
         try:
             admin.create_topics([topic])[self.name].result(_ADMIN_LIMIT_S)
         except (KafkaException, TimeoutError) as error:
-            raise GameDayError(self._why(error)) from error
+            raise GameDayError(self._creation_error(error)) from error
 
     def delete(self) -> None:
-        """Leave neither the topic nor the group behind. Raises: GameDayError: the topic stays."""
-        # A new one: connections that were made before may lead into what has been broken since.
+        """Delete the group and the topic. Raises: GameDayError: the topic stays."""
+        # A new client: older connections may lead to a member that was broken since.
         admin = AdminClient(self._settings)
         with suppress(KafkaException, TimeoutError):
             admin.delete_consumer_groups([self.name])[self.name].result(_ADMIN_LIMIT_S)
         try:
             admin.delete_topics([self.name])[self.name].result(_ADMIN_LIMIT_S)
         except (KafkaException, TimeoutError) as error:
-            raise GameDayError(f"topic {self.name} cannot be deleted, and stays: {_said(error)}") from error
+            raise GameDayError(
+                f"cannot delete topic {self.name}: {_reason(error)}; delete it by hand"
+            ) from error
 
-    def _why(self, error: Exception) -> str:
-        said = _said(error)
+    def _creation_error(self, error: Exception) -> str:
+        reason = _reason(error)
         if isinstance(error, KafkaException) and error.args[0].code() in _FORBIDDEN:
             return (
-                f"topic {self.name} may not be created: {said}; give --topic-prefix one that is allowed, or "
-                "have Create, Describe, Write, Read and Delete allowed on it"
+                f"not allowed to create topic {self.name}: {reason}; set --topic-prefix to an allowed "
+                "prefix, or allow Create, Describe, Write, Read and Delete on it"
             )
         return (
-            f"topic {self.name} cannot be created through the fleet at {self._bootstrap_servers}: {said}; "
-            "this machine has to reach every address that members advertise, and every broker has to be up"
+            f"cannot create topic {self.name} through the fleet at {self._bootstrap_servers}: {reason}; "
+            "check that every broker is up, and that this machine reaches all advertised addresses"
         )
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error.args[0].str()) if isinstance(error, KafkaException) else "no answer in time"
 
 
 class Clients:
-    """A producer and a group that are at work meanwhile, in a process of their own.
+    """A producer and a group, in a process of their own.
 
     Args:
-        folder: where their histories and their log go.
+        folder: folder of their histories and their log.
     """
 
     def __init__(
@@ -108,8 +110,8 @@ class Clients:
         self.workload = Workload(self._spec)
         self.traffic = Traffic(self.workload)
 
-    async def flowing(self) -> None:
-        """Wait until records pass on every partition. Raises: GameDayError: they do not."""
+    async def await_flow(self) -> None:
+        """Wait until records flow on every partition. Raises: GameDayError: a partition is stuck."""
         since_s = time.monotonic()
 
         def flows() -> bool:
@@ -117,13 +119,13 @@ class Clients:
             return self.traffic.flows_since(since_s)
 
         try:
-            await until(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
+            await wait_until(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
         except DemoError as error:
-            last = "".join(f"; the last error of a client: {each.text}" for each in self.reports()[-1:])
+            last = "".join(f"; last error of a client: {each.text}" for each in self.reports()[-1:])
             raise GameDayError(f"{error}{last}") from error
 
     def stop(self) -> str:
-        """Let them deliver and consume all. Returns: what kept them from it; empty where nothing did."""
+        """Stop after all records are delivered and consumed. Returns: the error; empty without an error."""
         try:
             self.workload.stop(strict=False)
         except DemoError as error:
@@ -131,7 +133,7 @@ class Clients:
         return ""
 
     def refused(self) -> dict[str, int]:
-        """How many records could not be delivered, as the producer has told the application, by reason."""
+        """Number of undelivered records that the producer reported to the application, by reason."""
         found: dict[str, int] = {}
         for event in HistoryReader(self._spec.path("failed")).read():
             reason = KafkaError(event.offset).str()
@@ -139,16 +141,16 @@ class Clients:
         return found
 
     def reports(self) -> list[ClientReport]:
-        """The errors that were reported so far."""
+        """The errors that clients reported so far."""
         return reports_in(self.workload.reported())
 
     def stream(self) -> Stream:
-        """What they have seen, and what the log holds. Raises: GameDayError: it cannot be read."""
+        """The clients' history, and the log. Raises: GameDayError: the log cannot be read."""
         spec = self._spec
         try:
             log = read_log(spec.bootstrap_servers, spec.topic, client_config=spec.client_config)
         except (DemoError, KafkaException) as error:
-            raise GameDayError(f"topic {spec.topic} cannot be read to its end: {error}") from error
+            raise GameDayError(f"cannot read topic {spec.topic} to its end: {error}") from error
         return Stream(
             "clients",
             PROMISE,
@@ -160,7 +162,7 @@ class Clients:
 
 
 def reports_in(lines: Iterable[str]) -> list[ClientReport]:
-    """What clients have said, and when; what else is printed there has no time."""
+    """Parse the errors that clients reported. Lines without a time are ignored."""
     found = []
     for line in lines:
         at_s, _, text = line.partition(" ")

@@ -1,4 +1,4 @@
-"""What shows from outside that a member is as broken as it was to be. Pure."""
+"""Decides from outside observations whether a fault has its effect. Pure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from fleet.core.errors import FaultNotObserved
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.drills.game_day.scenarios import Effect
 
-SILENT_S: Final = 0.5
-"""Without an answer for so long, a member is held for silent."""
+SILENT_AFTER_S: Final = 0.5
+"""A member without an answer for this time counts as silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """What is seen of a fleet while one member is being broken.
+    """Observations of a fleet while one member is being broken.
 
     Args:
-        life: its incarnation before.
-        silent_s: for how long it has not answered.
-        answers: of every member, as far as they came after the breaking had begun.
-        advertised: who stands for each identity, as far as each member's Metadata is seen.
+        incarnation: the victim's incarnation before the fault.
+        silent_s: seconds since the victim's last answer.
+        answers: by member, the newest answer since the injection began.
+        advertised: by member, the owner of each identity in its newest Metadata.
     """
 
     victim: ProxyId
-    life: int
+    incarnation: int
     silent_s: float
     answers: Mapping[ProxyId, OwnershipDocument]
     advertised: Mapping[ProxyId, Mapping[BrokerId, ProxyId | None]]
 
     @property
-    def of_survivors(self) -> dict[ProxyId, MemberDocument]:
-        """What each other member says of it."""
+    def survivor_reports(self) -> dict[ProxyId, MemberDocument]:
+        """By other member, its report about the victim."""
         return {
             proxy_id: next(each for each in answer.members if each.proxy_id == self.victim)
             for proxy_id, answer in self.answers.items()
@@ -42,70 +42,71 @@ class Glimpse:
         }
 
     @property
-    def in_another_life(self) -> bool:
+    def has_restarted(self) -> bool:
+        """Whether the victim answered with another incarnation."""
         answer = self.answers.get(self.victim)
-        return answer is not None and answer.incarnation != self.life
+        return answer is not None and answer.incarnation != self.incarnation
 
 
 def proof_of(effect: Effect, glimpse: Glimpse) -> str:
-    """What shows that an effect is there, in words; empty while nothing does.
+    """The proof that an effect is visible, as text; empty if the effect is not visible yet.
 
-    Raises: NotProved: what is seen is something else.
+    Raises: FaultNotObserved: another effect is visible.
     """
     if effect == "drained":
         return _drained(glimpse)
-    survivors = glimpse.of_survivors
+    survivors = glimpse.survivor_reports
     if any(each.status is MemberStatus.DRAINING for each in survivors.values()):
         raise FaultNotObserved(
-            f"{glimpse.victim} has said goodbye: it was told to stop, and hands its identities over; "
-            "--break has to send SIGKILL"
+            f"{glimpse.victim} drains and hands its identities over, instead of dying; "
+            "let --inject-command send SIGKILL"
         )
-    if glimpse.in_another_life:
+    if glimpse.has_restarted:
         if effect == "silent":
-            raise FaultNotObserved(f"{glimpse.victim} was started again: it was to say nothing, not to die")
-        return f"{glimpse.victim} is in another life already"
-    silent = glimpse.silent_s >= SILENT_S
+            raise FaultNotObserved(f"{glimpse.victim} has restarted, instead of staying silent")
+        return f"{glimpse.victim} has already restarted"
+    silent = glimpse.silent_s >= SILENT_AFTER_S
     if silent and survivors and all(each.liveness is not Liveness.UP for each in survivors.values()):
-        return f"{glimpse.victim} does not answer, and is given up by {', '.join(sorted(survivors))}"
+        return f"{glimpse.victim} does not answer, and is suspect or down for {', '.join(sorted(survivors))}"
     return ""
 
 
-def what_is_missing(effect: Effect, glimpse: Glimpse) -> str:
-    """Why there is no proof yet, for the operator of a command that did nothing."""
-    victim, survivors = glimpse.victim, glimpse.of_survivors
+def explain_missing_proof(effect: Effect, glimpse: Glimpse) -> str:
+    """Explain to the operator why there is no proof yet."""
+    victim, survivors = glimpse.victim, glimpse.survivor_reports
     if not survivors:
         return "no other member answers"
     if effect == "drained":
         owned = sorted(_owned(glimpse))
-        return f"{victim} still owns {owned}" if owned else f"{victim} is not drained by what all members say"
-    if glimpse.silent_s < SILENT_S:
-        return f"{victim} answers clients as before, in the same life"
-    believers = sorted(each for each, said in survivors.items() if said.liveness is Liveness.UP)
-    return f"{victim} does not answer here, but {', '.join(believers)} still hear it"
+        return f"{victim} still owns {owned}" if owned else f"not all members report {victim} as drained"
+    if glimpse.silent_s < SILENT_AFTER_S:
+        return f"{victim} still answers clients, and has not restarted"
+    hearing = sorted(each for each, report in survivors.items() if report.liveness is Liveness.UP)
+    return f"{victim} does not answer here, but is up for {', '.join(hearing)}"
 
 
 def _drained(glimpse: Glimpse) -> str:
-    told = [each for answer in glimpse.answers.values() for each in answer.members]
-    everybody = {each.proxy_id for each in told}
-    if not everybody or glimpse.answers.keys() < everybody or _owned(glimpse):
+    reports = [each for answer in glimpse.answers.values() for each in answer.members]
+    members = {each.proxy_id for each in reports}
+    if not members or glimpse.answers.keys() < members or _owned(glimpse):
         return ""
-    if not all(each.drained for each in told if each.proxy_id == glimpse.victim):
+    if not all(each.drained for each in reports if each.proxy_id == glimpse.victim):
         return ""
-    return f"{glimpse.victim} is drained, and owns nothing any more, as all {len(everybody)} members say"
+    return f"{glimpse.victim} is drained and owns nothing: reported by all {len(members)} members"
 
 
 def _owned(glimpse: Glimpse) -> set[BrokerId]:
-    """The identities that anything seen still gives to the victim."""
-    told = {
+    """The identities of the victim, in any report or any Metadata."""
+    reported = {
         identity.broker_id
         for answer in glimpse.answers.values()
         for identity in answer.identities
         if glimpse.victim in identity.committed + identity.advertised
     }
-    seen = {
+    advertised = {
         broker_id
         for owners in glimpse.advertised.values()
         for broker_id, owner in owners.items()
         if owner == glimpse.victim
     }
-    return told | seen
+    return reported | advertised

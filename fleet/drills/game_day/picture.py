@@ -1,4 +1,4 @@
-"""The timeline of a game day as a picture, SVG or PNG by the name of the file."""
+"""Draws the timeline of a game day as SVG or PNG, by the suffix of the file."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from matplotlib.patches import Patch
 
 from fleet.core.errors import GameDayError
 from fleet.core.model import ProxyId
-from fleet.drills.game_day.timeline import Stand, Timeline
+from fleet.drills.game_day.timeline import OwnershipSpan, Timeline
 
 _COLOURS: Final = [
     mpl.color_sequences["tab20"][each] for each in (0, 2, 4, 8, 10, 16, 18, 1, 3, 5, 9, 11, 17, 19)
 ]
-"""Without the reds and greys: those say something else."""
-_NOBODY: Final = "black"
-_ROWS: Final = {"advertised": (0.02, 0.46), "committed": (0.52, 0.46)}
-"""Where in an identity's row: from its upper edge, and how high."""
-_STALLS: Final = {"acknowledged": ("crimson", 0.05, 0.45), "delivered": ("lightcoral", 0.5, 0.45)}
-_INCH_A_ROW = 0.3
+"""Without reds and greys, which mark stalls, errors and the fault."""
+_NO_OWNER_COLOUR: Final = "black"
+_BARS: Final = {"advertised": (0.02, 0.46), "committed": (0.52, 0.46)}
+"""Position of a bar in an identity's row: distance from the upper edge, height."""
+_STALL_BARS: Final = {"acknowledged": ("crimson", 0.05, 0.45), "delivered": ("lightcoral", 0.5, 0.45)}
+_INCHES_PER_ROW = 0.3
 
 
 def draw(timeline: Timeline, path: Path) -> None:
     """Write the picture.
 
-    Everything that stands for something has an id in an SVG, such as `advertised-1-p2` or `fault`.
+    In an SVG each mark has an id, such as `advertised-1-p2` or `fault`.
 
     Raises: GameDayError: the file cannot be written.
     """
     rows = (len(timeline.broker_ids), max(1, timeline.partitions), 1)
-    figure = Figure(figsize=(12.0, 2.0 + _INCH_A_ROW * sum(rows)), layout="constrained")
+    figure = Figure(figsize=(12.0, 2.0 + _INCHES_PER_ROW * sum(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(3, 1, sharex=True, height_ratios=rows)
     colours = {member: _COLOURS[number % len(_COLOURS)] for number, member in enumerate(timeline.members)}
@@ -53,34 +53,36 @@ def draw(timeline: Timeline, path: Path) -> None:
         with mpl.rc_context({"svg.fonttype": "none"}):
             figure.savefig(path)
     except OSError as error:
-        raise GameDayError(f"{path}: the picture cannot be written: {error.strerror}") from error
+        raise GameDayError(f"{path}: cannot write the picture: {error.strerror}") from error
 
 
 def _identities(ax: Any, timeline: Timeline, colours: Mapping[ProxyId, Any]) -> None:
     rows = {broker_id: row for row, broker_id in enumerate(timeline.broker_ids)}
-    for what, stands in (("advertised", timeline.advertised), ("committed", timeline.committed)):
-        offset, height = _ROWS[what]
-        for stand in stands:
-            _bar(ax, what, stand, rows[stand.broker_id] + offset, height, colours)
+    for kind, spans in (("advertised", timeline.advertised), ("committed", timeline.committed)):
+        offset, height = _BARS[kind]
+        for each in spans:
+            _bar(ax, kind, each, rows[each.broker_id] + offset, height, colours)
     ax.set_yticks([row + 0.5 for row in rows.values()], [f"broker {each}" for each in rows])
     ax.set_ylim(len(rows), 0)
     ax.set_ylabel("advertised above,\ncommitted below")
 
 
-def _bar(ax: Any, what: str, stand: Stand, top: float, height: float, colours: Mapping[ProxyId, Any]) -> None:
-    owner = stand.owner or "nobody"
+def _bar(
+    ax: Any, kind: str, owned: OwnershipSpan, top: float, height: float, colours: Mapping[ProxyId, Any]
+) -> None:
+    owner = owned.owner or "nobody"
     ax.broken_barh(
-        [(stand.span.from_s, stand.span.until_s - stand.span.from_s)],
+        [(owned.span.from_s, owned.span.until_s - owned.span.from_s)],
         (top, height),
-        facecolor=colours.get(owner, _NOBODY),
-        alpha=1.0 if what == "advertised" else 0.55,
-        gid=f"{what}-{stand.broker_id}-{owner}",
+        facecolor=colours.get(owner, _NO_OWNER_COLOUR),
+        alpha=1.0 if kind == "advertised" else 0.55,
+        gid=f"{kind}-{owned.broker_id}-{owner}",
     )
 
 
 def _stalls(ax: Any, timeline: Timeline) -> None:
     for stall in timeline.stalls:
-        colour, offset, height = _STALLS[stall.what]
+        colour, offset, height = _STALL_BARS[stall.what]
         ax.broken_barh(
             [(stall.span.from_s, stall.span.until_s - stall.span.from_s)],
             (stall.partition + offset, height),
@@ -114,11 +116,11 @@ def _moments(ax: Any, timeline: Timeline) -> None:
 def _legend(colours: Mapping[ProxyId, Any]) -> list[Artist]:
     entries = {
         **colours,
-        "nobody": _NOBODY,
-        "nothing acknowledged": _STALLS["acknowledged"][0],
-        "nothing delivered": _STALLS["delivered"][0],
+        "no live owner": _NO_OWNER_COLOUR,
+        "nothing acknowledged": _STALL_BARS["acknowledged"][0],
+        "nothing delivered": _STALL_BARS["delivered"][0],
     }
-    lines = {"broken, mended": ":", "whole and at rest again": "--"}
+    lines = {"fault injected, healed": ":", "whole and at rest again": "--"}
     return [
         *(Patch(facecolor=colour, label=label) for label, colour in entries.items()),
         *(Line2D([], [], color="black", linestyle=style, label=label) for label, style in lines.items()),

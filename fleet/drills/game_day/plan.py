@@ -1,4 +1,4 @@
-"""Whether a game day can begin, whom it happens to, and what it is going to do. Pure."""
+"""Plans a game day: checks the fleet, chooses the victim, and announces the steps. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from fleet.drills.game_day.report import Auditor
 from fleet.drills.game_day.scenarios import SCENARIOS, Role, Scenario
 
 TAKEOVER_SLACK_S: Final = 2.0
-"""What a takeover may last in addition to ``suspect_after_s``, unless the operator says otherwise."""
-_PARTITIONS_A_BROKER = 2
-_REPLICATION = 3
+"""Default of the takeover limit: ``suspect_after_s`` plus this time."""
+_PARTITIONS_PER_BROKER = 2
+_REPLICATION_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for.
+    """The options of the command line.
 
     Args:
-        templates: of commands, by option.
-        member: to whom it happens; whoever the scenario is about where None.
-        duration_s: how long it lasts.
-        calm_s: how long to look on before, and after the fleet is at rest again.
-        limit_s: for each wait, and each command.
-        takeover_limit_s: by when the others must be advertised alone; by the fleet's timing where None.
-        rate_per_s: records, on each partition.
-        client_config: further settings of the clients.
-        folder: where the clients' histories and logs are to stay.
-        audit: who says what became of records.
+        templates: command templates, by option.
+        member: the victim; None if the scenario chooses.
+        duration_s: duration of the fault.
+        calm_s: time to observe before the fault, and after the fleet is at rest again.
+        limit_s: time limit of each wait and each command.
+        takeover_limit_s: time limit until only survivors are advertised; None to derive it from the fleet's
+            timing.
+        rate_per_s: records per second, on each partition.
+        client_config: file with further settings of the clients.
+        folder: folder that keeps the clients' histories and logs; None for a temporary folder.
+        audit: what audits the records.
     """
 
     scenario: str
@@ -54,36 +55,37 @@ class Options:
     audit: Auditor = "checker"
 
     @property
-    def what(self) -> Scenario:
+    def definition(self) -> Scenario:
+        """The scenario of the name `scenario`."""
         return SCENARIOS[self.scenario]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A game day on the fleet as it is now.
+    """A game day on the fleet in its present state.
 
     Args:
-        victim: None where it happens to nobody, or to everybody.
-        life: the victim's incarnation.
-        takeover_limit_s: by when the others must be advertised alone.
+        victim: the member to break; None for a scenario without a single victim.
+        incarnation: the victim's incarnation; 0 without a victim.
+        takeover_limit_s: time limit until only survivors are advertised.
     """
 
     fleet: str
     victim: ProxyId | None
     was_leader: bool
-    life: int
+    incarnation: int
     broker_ids: tuple[BrokerId, ...]
     takeover_limit_s: float
 
     @property
     def partitions(self) -> int:
-        return _PARTITIONS_A_BROKER * len(self.broker_ids)
+        return _PARTITIONS_PER_BROKER * len(self.broker_ids)
 
     @property
     def assignment(self) -> list[list[BrokerId]]:
-        """The replicas of each partition, its leader first: every broker leads as many."""
+        """The replicas of each partition, its leader first. Every broker leads the same number."""
         count = len(self.broker_ids)
-        replicas = min(_REPLICATION, count)
+        replicas = min(_REPLICATION_FACTOR, count)
         return [
             [self.broker_ids[(partition + each) % count] for each in range(replicas)]
             for partition in range(self.partitions)
@@ -91,82 +93,84 @@ class Plan:
 
     @property
     def min_in_sync(self) -> int:
-        return 2 if len(self.broker_ids) >= _REPLICATION else 1
+        return 2 if len(self.broker_ids) >= _REPLICATION_FACTOR else 1
 
 
 def make_plan(answers: Answers, options: Options, suspect_after_s: float) -> Plan:
-    """What will happen to whom.
+    """Plan a game day.
 
     Args:
-        answers: of every configured member.
+        answers: the answer of every configured member.
+        suspect_after_s: the fleet's ``timing.suspect_after_s``.
 
     Raises:
-        AdminError: nobody answers.
-        GameDayError: the fleet is not fit for it.
+        AdminError: no member answers.
+        GameDayError: the fleet is not whole and at rest, or cannot do without the victim.
     """
-    told = best_answer(answers)
-    why = unrest(answers) or _unfit(told)
-    if why:
-        raise GameDayError(f"a game day begins with a fleet that is whole and at rest: {why}")
-    victim = choose(options.what.role, options.member, told)
+    status = best_answer(answers)
+    problem = unrest(answers) or _find_unfitness(status)
+    if problem:
+        raise GameDayError(f"cannot begin: the fleet must be whole and at rest: {problem}")
+    victim = choose_victim(options.definition.role, options.member, status)
     if victim is not None:
-        why = _cannot_do_without(victim, told, options.what)
-        if why:
-            raise GameDayError(f"{options.scenario} of {victim}: {why}")
+        problem = _find_dependency(victim, status, options.definition)
+        if problem:
+            raise GameDayError(f"{options.scenario} of {victim}: {problem}")
     limit_s = options.takeover_limit_s
     return Plan(
-        fleet=told.fleet,
+        fleet=status.fleet,
         victim=victim,
-        was_leader=victim is not None and victim == told.leader,
-        life=0 if victim is None else _incarnation(answers, victim),
-        broker_ids=tuple(sorted(each.broker_id for each in told.brokers)),
+        was_leader=victim is not None and victim == status.leader,
+        incarnation=0 if victim is None else _incarnation(answers, victim),
+        broker_ids=tuple(sorted(each.broker_id for each in status.brokers)),
         takeover_limit_s=suspect_after_s + TAKEOVER_SLACK_S if limit_s is None else limit_s,
     )
 
 
-def choose(role: Role, wish: ProxyId | None, told: OwnershipDocument) -> ProxyId | None:
-    """To whom it happens: of the followers, to the one that stands for most.
+def choose_victim(role: Role, member: ProxyId | None, status: OwnershipDocument) -> ProxyId | None:
+    """Choose the victim: the named member, the leader, or the follower with the most identities.
 
-    Raises: GameDayError: there is nobody of that role.
+    Raises: GameDayError: no follower owns identities.
     """
     if role == "nobody":
         return None
-    if wish is not None:
-        return wish
+    if member is not None:
+        return member
     if role == "leader":
-        return told.leader
-    followers = [each.proxy_id for each in _carriers(told) if each.proxy_id != told.leader]
+        return status.leader
+    followers = [each.proxy_id for each in _carriers(status) if each.proxy_id != status.leader]
     if not followers:
-        raise GameDayError("there is no member but the leader that owns identities; name one with --member")
-    owners = [owner for each in told.identities for owner in each.committed]
+        raise GameDayError("no member but the leader can own identities; name a member with --member")
+    owners = [owner for each in status.identities for owner in each.committed]
     return max(followers, key=owners.count)
 
 
-def lines(plan: Plan, options: Options) -> list[str]:
-    """What is going to happen, for the operator's confirmation."""
+def announcement(plan: Plan, options: Options) -> list[str]:
+    """The steps of a game day as lines, for the operator's confirmation."""
     replicas = len(plan.assignment[0])
-    said = [
-        f"{options.scenario} on fleet {plan.fleet}: {options.what.summary}",
-        f"  a topic {options.topic_prefix}-… of {plan.partitions} partitions, {replicas} replicas each, "
-        f"{plan.partitions * options.rate_per_s} records a second; "
-        + ("it stays" if options.keep_topic else "deleted in the end"),
+    lines = [
+        f"{options.scenario} on fleet {plan.fleet}: {options.definition.summary}",
+        f"  topic: {options.topic_prefix}-…, {plan.partitions} partitions, {replicas} replicas each, "
+        f"{plan.partitions * options.rate_per_s} records per second; "
+        + ("kept at the end" if options.keep_topic else "deleted at the end"),
     ]
     if plan.victim is not None:
-        said.append(
-            f"  it happens to {plan.victim}{', the Raft leader' if plan.was_leader else ''}, "
+        lines.append(
+            f"  victim: {plan.victim}{', the Raft leader' if plan.was_leader else ''}, "
             f"for {options.duration_s:g} s"
         )
-    if options.what.cuts_off:
-        said.append(
-            f"  the others have to be advertised in its place within {plan.takeover_limit_s:.1f} s"
-            " (--takeover-limit)"
+    if options.definition.cuts_off:
+        lines.append(
+            f"  only the other members must be advertised within {plan.takeover_limit_s:.1f} s"
+            " (--takeover-timeout)"
         )
-    said += [f"  --{option}: {template}" for option, template in options.templates.items()]
-    return said
+    lines += [f"  --{option}: {template}" for option, template in options.templates.items()]
+    return lines
 
 
-def _carriers(told: OwnershipDocument) -> list[MemberDocument]:
-    return [each for each in told.members if not each.witness and not each.drained]
+def _carriers(status: OwnershipDocument) -> list[MemberDocument]:
+    """The members that can own identities."""
+    return [each for each in status.members if not each.witness and not each.drained]
 
 
 def _incarnation(answers: Answers, proxy_id: ProxyId) -> int:
@@ -174,22 +178,27 @@ def _incarnation(answers: Answers, proxy_id: ProxyId) -> int:
     return answer.incarnation if isinstance(answer, OwnershipDocument) else 0
 
 
-def _unfit(told: OwnershipDocument) -> str:
-    if not told.brokers:
-        return "it has not seen any broker yet"
-    down = [str(each.broker_id) for each in told.brokers if each.up is False]
+def _find_unfitness(status: OwnershipDocument) -> str:
+    """Why no game day can begin on a fleet, although it is at rest; empty without a reason."""
+    if not status.brokers:
+        return "no broker has been seen yet"
+    down = [str(each.broker_id) for each in status.brokers if each.up is False]
     if down:
-        return f"broker {', '.join(down)} is down, as {told.proxy_id} says"
+        return f"{status.proxy_id} reports broker {', '.join(down)} as down"
     return ""
 
 
-def _cannot_do_without(victim: ProxyId, told: OwnershipDocument, scenario: Scenario) -> str:
-    carriers = {each.proxy_id for each in _carriers(told)}
-    voters = set(told.quorum.voters)
+def _find_dependency(victim: ProxyId, status: OwnershipDocument, scenario: Scenario) -> str:
+    """Why the fleet cannot do without a member; empty without a reason."""
+    carriers = {each.proxy_id for each in _carriers(status)}
+    voters = set(status.quorum.voters)
     if not carriers - {victim}:
-        return "no other member could own anything; it takes two that carry traffic"
+        return "no other member can own identities; run at least two members that carry traffic"
     if scenario.effect == "drained" and victim not in carriers:
-        return "it owns nothing that could move"
+        return "it owns no identity that could move; name another member with --member"
     if scenario.cuts_off and victim in voters and 2 * (len(voters) - 1) <= len(voters):
-        return f"without it there is no quorum of {len(voters)} voters; it takes three, or one without a vote"
+        return (
+            f"without it {len(voters)} voters have no quorum; run three voters, or name a member that has "
+            "no vote"
+        )
     return ""

@@ -1,4 +1,4 @@
-"""What a game day has found, as the one JSON object of `--json` and as text."""
+"""The report of a game day: the JSON object of `--json`, and text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fleet.core.model import ProxyId
 from fleet.drills.workload.checker import Rule
 
 Auditor: TypeAlias = Literal["checker", "spark"]
-"""The checker of the chaos runs; or the data pipeline, beside it."""
+"""What audits the records: the drills' own checker, or the data pipeline on Spark as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened when, in seconds from the moment that records flowed."""
+    """One step of the run; `at_s` is in seconds since records flowed."""
 
     at_s: float
     what: str
@@ -26,17 +26,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class FaultDocument:
-    """What was done to whom.
+    """The injected fault.
 
     Args:
-        victim: null where it was done to all members, one by one, or to nobody.
-        at_s: when the last sign of life had come; of a drain, when it was asked for.
-        until_s: when mending began, or the member was back by itself.
-        whole_s: when the fleet was whole and at rest again, or the wait for it was over.
-        proof: what showed from outside that it had happened.
-        takeover_ms: from `at_s` until every other member advertised others alone; null where it did not come
-            to that, or nothing had to be taken over.
-        takeover_limit_ms: by when it had to be; null where nothing had to be taken over.
+        victim: null if all members were restarted one by one.
+        at_s: the victim's last sign of life; for a drain, the time of the request.
+        until_s: when healing began, or the member was back by itself.
+        whole_s: when the fleet was whole and at rest again, or the time limit was over.
+        proof: the effect that was visible from outside.
+        takeover_ms: from `at_s` until every other member advertised only other members; null if this did not
+            happen, or no takeover was necessary.
+        takeover_limit_ms: time limit of the takeover; null if no takeover was necessary.
     """
 
     victim: ProxyId | None
@@ -51,16 +51,16 @@ class FaultDocument:
 
 @dataclass(frozen=True, slots=True)
 class RecordsDocument:
-    """What came through.
+    """The audit of the records.
 
     Args:
-        acknowledged: different records whose producer was told that they are safe.
-        received: different records that the group was given.
-        redelivered: what the group was given again.
+        acknowledged: distinct records that the brokers acknowledged.
+        received: distinct records that the group received.
+        redelivered: repeated deliveries to the group.
         lost: acknowledged records that are not in the log, or never reached the group.
-        duplicated, reordered: in the log, or as the group got them.
-        refused: records that the producer has told the application it could not deliver.
-        audited_by: who says so, of all but `refused`.
+        duplicated, reordered: records in the log, or in the group's deliveries.
+        refused: records that the producer reported as undelivered.
+        audited_by: what counted the records, except `refused`.
     """
 
     acknowledged: int
@@ -75,7 +75,7 @@ class RecordsDocument:
 
 @dataclass(frozen=True, slots=True)
 class StallDocument:
-    """The longest interval of a partition without a record, in milliseconds: before the fault, and since."""
+    """The longest interval of a partition without a record, in milliseconds: before and since the fault."""
 
     before_ms: float
     since_ms: float
@@ -83,7 +83,7 @@ class StallDocument:
 
 @dataclass(frozen=True, slots=True)
 class ReportedError:
-    """What a client has reported to its application; most are followed by a retry that succeeds."""
+    """An error that a client reported to its application. Most are followed by a successful retry."""
 
     at_s: float
     text: str
@@ -97,16 +97,16 @@ class BrokenPromise:
 
 @dataclass(frozen=True, slots=True)
 class GameDayDocument:
-    """What ``fleet chaos --json`` prints.
+    """What ``fleet game-day --json`` prints.
 
     Args:
-        kept: whether all promises were.
-        began: UTC.
-        fault: null where nothing was done.
-        violations: the promises that were broken.
-        errors: what clients reported to their applications.
-        picture: the file, where one was asked for.
-        folder: where the clients' histories and logs are, where they were kept.
+        kept: whether all promises were kept.
+        began: start of the run, in UTC.
+        fault: null for a scenario without a fault.
+        violations: the broken promises.
+        errors: errors that clients reported to their applications.
+        picture: the file of the timeline; null without one.
+        folder: the folder of the clients' histories and logs; null if they were not kept.
     """
 
     fleet: str
@@ -130,7 +130,7 @@ GAME_DAY: Final = Codec(GameDayDocument)
 
 
 def print_report(document: GameDayDocument, console: Console) -> None:
-    """The report for people."""
+    """Print the report as text."""
     verdict = (
         "[green]all promises kept[/]"
         if document.kept
@@ -155,11 +155,11 @@ def _fault_lines(fault: FaultDocument | None) -> list[str]:
     leader = f" ({fault.victim} was the Raft leader)" if fault.was_leader else ""
     lines = [
         f"proof: {fault.proof}{leader}",
-        f"whole and at rest again: {fault.whole_s - fault.at_s:.1f} s after it began",
+        f"whole and at rest again: {fault.whole_s - fault.at_s:.1f} s after the fault",
     ]
     if fault.takeover_limit_ms is not None:
-        took = "not seen" if fault.takeover_ms is None else f"{fault.takeover_ms:.0f} ms"
-        lines.append(f"the others advertised in its place: {took} (limit {fault.takeover_limit_ms:.0f} ms)")
+        took = "not observed" if fault.takeover_ms is None else f"{fault.takeover_ms:.0f} ms"
+        lines.append(f"only other members advertised: after {took} (limit {fault.takeover_limit_ms:.0f} ms)")
     return lines
 
 
@@ -167,9 +167,9 @@ def _client_lines(document: GameDayDocument) -> list[str]:
     records, producer, consumer = document.records, document.producer_stall, document.consumer_stall
     return [
         f"records: acknowledged {records.acknowledged}, received {records.received} "
-        f"(and {records.redelivered} once more), refused {records.refused}",
+        f"({records.redelivered} redelivered), undelivered {records.refused}",
         f"lost {records.lost}, duplicated {records.duplicated}, reordered {records.reordered}"
-        + (", says Spark, too" if records.audited_by == "spark" else ""),
+        + (" (confirmed by Spark)" if records.audited_by == "spark" else ""),
         f"longest stall: producer {producer.since_ms:.0f} ms (before: {producer.before_ms:.0f} ms), "
         f"consumer {consumer.since_ms:.0f} ms (before: {consumer.before_ms:.0f} ms)",
         f"errors reported to applications: {len(document.errors)}",

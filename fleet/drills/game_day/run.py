@@ -1,4 +1,4 @@
-"""A whole game day: clients start, something breaks and is mended, and all is looked at from outside."""
+"""Runs a whole game day: starts clients, injects and heals the fault, and observes the fleet from outside."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from fleet.admin.documents import OwnershipDocument
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.core.errors import GameDayError, RestartFailed
 from fleet.drills.game_day.clients import FLOW_LIMIT_S, Clients, Topic
-from fleet.drills.game_day.fault import Breaker
+from fleet.drills.game_day.fault import FaultInjector
 from fleet.drills.game_day.plan import Options, Plan, make_plan
 from fleet.drills.game_day.timeline import Span
-from fleet.drills.game_day.verdict import Broken, Seen
+from fleet.drills.game_day.verdict import InjectedFault, Observations
 from fleet.drills.workload.observer import Observer
-from fleet.drills.workload.waiting import happens, in_thread
+from fleet.drills.workload.waiting import eventually, in_thread
 from fleet.tls.access import access_to
 
-_PROBE_EVERY_S = 0.02
-"""Real brokers answer each of these requests: often enough to tell 100 ms from 200."""
+_PROBE_INTERVAL_S = 0.02
+"""Short enough to distinguish 100 ms from 200 ms. Each probe costs a real broker an answer."""
 
 Say = Callable[[str], None]
 
 
 async def plan(settings: Settings, options: Options) -> Plan:
-    """What would happen now.
+    """Plan a game day on the fleet in its present state.
 
     Raises:
-        AdminError: nobody answers.
-        GameDayError: the fleet is not fit for it.
+        AdminError: no member answers.
+        GameDayError: the fleet is not whole and at rest, or cannot do without the victim.
     """
     access = access_to(settings, os.environ)
     answers = await client.ask_all(client.admin_urls(settings), access=access)
     return make_plan(answers, options, settings.timing.suspect_after_s)
 
 
-async def perform(settings: Settings, options: Options, say: Say) -> Seen:
-    """Carry it out.
+async def perform(settings: Settings, options: Options, say: Say) -> Observations:
+    """Carry out a game day.
 
     Raises:
-        GameDayError: it could not begin, or nothing shows that it happened.
-        CommandFailed, RestartFailed: a command of the operator's failed.
+        GameDayError: the game day could not begin, or the fault had no visible effect.
+        CommandFailed, RestartFailed: a command of the operator failed.
     """
     day = _GameDay(settings, options, await plan(settings, options), say)
-    with _mending_first(say), _folder(options) as folder:
+    with _heal_before_exit(say), _client_folder(options) as folder:
         return await day.perform(folder)
 
 
 @contextmanager
-def _mending_first(say: Say) -> Iterator[None]:
-    """Have the first signal end the game day in order, and further ones wait for that."""
+def _heal_before_exit(say: Say) -> Iterator[None]:
+    """Let the first signal cancel the game day, which heals the fault. Further signals have no effect."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ def _mending_first(say: Say) -> Iterator[None]:
 
     def interrupt() -> None:
         if task.cancelling():
-            say("what is broken is mended first")
+            say("healing the fault first")
         else:
             task.cancel()
 
@@ -80,14 +80,14 @@ def _mending_first(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _folder(options: Options) -> Iterator[Path]:
-    """Where clients write."""
+def _client_folder(options: Options) -> Iterator[Path]:
+    """The folder of the clients' histories and logs."""
     if options.folder is not None:
         folder = options.folder / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         try:
             folder.mkdir(parents=True)
         except OSError as error:
-            raise GameDayError(f"{folder}: cannot be made: {error.strerror}") from error
+            raise GameDayError(f"{folder}: cannot create the folder: {error.strerror}") from error
         yield folder
         return
     folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))
@@ -104,50 +104,50 @@ class _GameDay:
         self._settings = settings
         self._options = options
         self._plan = plan
-        self._tell = say
+        self._print = say
         self._urls = client.admin_urls(settings)
         self._access = access_to(settings, os.environ)
-        self._entrances = bootstrap_endpoints(settings, options.listener)
-        self._observer = Observer(settings, frozenset(plan.broker_ids), options.listener, _PROBE_EVERY_S)
+        self._bootstrap = bootstrap_endpoints(settings, options.listener)
+        self._observer = Observer(settings, frozenset(plan.broker_ids), options.listener, _PROBE_INTERVAL_S)
         self._steps: list[tuple[float, str]] = []
-        self._troubles: list[str] = []
+        self._problems: list[str] = []
 
-    async def perform(self, folder: Path) -> Seen:
-        """From the first record to the end of the log."""
+    async def perform(self, folder: Path) -> Observations:
+        """Run from the first record to the end of the log."""
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        servers = ",".join(map(str, self._entrances.values()))
+        servers = ",".join(map(str, self._bootstrap.values()))
         async with AsyncExitStack() as stack:
             topic = await stack.enter_async_context(self._topic(servers))
-            await stack.enter_async_context(self._observer.looking())
+            await stack.enter_async_context(self._observer.observing())
             clients = Clients(self._plan, self._options, topic.name, servers, folder)
             stack.callback(clients.workload.kill)
             await self._start(clients)
             began_s = time.monotonic()
             await asyncio.sleep(self._options.calm_s)
-            broken_s = time.monotonic()
-            broken = await self._break()
-            whole_s = await self._recover()
-            broken = await self._with_life(broken)
-            await happens(lambda: clients.traffic.flows_since(whole_s), FLOW_LIMIT_S, 0.1)
+            injected_s = time.monotonic()
+            fault = await self._inject()
+            whole_s = await self._await_recovery()
+            fault = await self._with_incarnation(fault)
+            await eventually(lambda: clients.traffic.flows_since(whole_s), FLOW_LIMIT_S, 0.1)
             await asyncio.sleep(self._options.calm_s)
             ended_s = time.monotonic()
             await self._stop(clients)
-            return Seen(
+            return Observations(
                 options=self._options,
                 plan=self._plan,
                 began=began,
-                whole=Span(began_s, ended_s),
-                broken_s=broken_s,
-                broken=broken,
+                window=Span(began_s, ended_s),
+                injected_s=injected_s,
+                fault=fault,
                 whole_s=whole_s,
-                carriers=tuple(self._entrances),
+                carriers=tuple(self._bootstrap),
                 topic=topic.name,
                 stream=await in_thread(clients.stream),
                 sightings=self._observer.sightings,
                 views=self._observer.views(),
                 reports=clients.reports(),
                 refused=clients.refused(),
-                troubles=self._troubles,
+                problems=self._problems,
                 steps=self._steps,
                 folder=None if self._options.folder is None else str(folder),
             )
@@ -156,7 +156,7 @@ class _GameDay:
     async def _topic(self, servers: str) -> AsyncIterator[Topic]:
         topic = Topic(self._plan, self._options, servers)
         await in_thread(topic.create)
-        self._say(f"topic {topic.name} is there")
+        self._say(f"created topic {topic.name}")
         try:
             yield topic
         finally:
@@ -168,44 +168,47 @@ class _GameDay:
 
     async def _start(self, clients: Clients) -> None:
         clients.workload.start()
-        await clients.flowing()
+        await clients.await_flow()
         self._say("records flow on every partition")
-        for proxy_id, entrance in self._entrances.items():
+        for proxy_id, endpoint in self._bootstrap.items():
             if not self._observer.heard_s(proxy_id):
                 raise GameDayError(
-                    f"{proxy_id} does not answer a request for Metadata at {entrance}, from here"
+                    f"{proxy_id} does not answer Metadata requests at {endpoint}; check that this "
+                    "machine reaches the address"
                 )
 
-    async def _break(self) -> Broken | None:
-        breaker = Breaker(self._settings, self._plan, self._options, self._observer, self._say)
-        broken = await breaker.perform()
-        self._troubles += breaker.troubles
-        return broken
+    async def _inject(self) -> InjectedFault | None:
+        injector = FaultInjector(self._settings, self._plan, self._options, self._observer, self._say)
+        fault = await injector.perform()
+        self._problems += injector.problems
+        return fault
 
-    async def _recover(self) -> float:
-        """Wait until the fleet is whole and at rest. Returns: when it was, or the wait was over."""
+    async def _await_recovery(self) -> float:
+        """Wait until the fleet is whole and at rest, or the limit is over. Returns: the time then."""
         try:
             await rolling_restart.at_rest(self._urls, self._options.limit_s, self._say, self._access)
             self._say("the fleet is whole and at rest again")
         except RestartFailed as error:
-            self._troubles.append(str(error))
+            self._problems.append(str(error))
             self._say(str(error))
         return time.monotonic()
 
-    async def _with_life(self, broken: Broken | None) -> Broken | None:
-        """What was done, and in which life the victim is after it."""
+    async def _with_incarnation(self, fault: InjectedFault | None) -> InjectedFault | None:
+        """The fault with the victim's present incarnation."""
         victim = self._plan.victim
-        if broken is None or victim is None:
-            return broken
+        if fault is None or victim is None:
+            return fault
         answer = (await client.ask_all({victim: self._urls[victim]}, access=self._access))[victim]
-        return replace(broken, life=answer.incarnation) if isinstance(answer, OwnershipDocument) else broken
+        if isinstance(answer, OwnershipDocument):
+            return replace(fault, incarnation=answer.incarnation)
+        return fault
 
     async def _stop(self, clients: Clients) -> None:
-        self._say("the producer stops; the group reads to the end of the log")
-        trouble = await in_thread(clients.stop)
-        if trouble:
-            self._troubles.append(trouble)
+        self._say("stopping the producer; the group reads to the end of the log")
+        problem = await in_thread(clients.stop)
+        if problem:
+            self._problems.append(problem)
 
-    def _say(self, what: str) -> None:
-        self._steps.append((time.monotonic(), what))
-        self._tell(what)
+    def _say(self, step: str) -> None:
+        self._steps.append((time.monotonic(), step))
+        self._print(step)

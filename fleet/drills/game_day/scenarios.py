@@ -1,4 +1,4 @@
-"""What a game day can be about, and what the operator's commands have to do for it."""
+"""The scenarios of game days, and what each requires of the operator's commands."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final, Literal
 
 Role = Literal["leader", "follower", "nobody"]
 Effect = Literal["killed", "silent", "drained", "restarted", "nothing"]
-"""What has to be seen of the member that it happens to."""
+"""The effect on the victim that must be visible from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The commands of one kind of installation."""
+    """The commands for one kind of installation."""
 
     where: str
     commands: tuple[str, ...]
@@ -23,13 +23,13 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One thing that can happen to a fleet.
+    """One kind of game day.
 
     Args:
-        role: to whom.
-        needs: the options without which it cannot be.
-        takes: those that may be given in addition.
-        must: what the commands have to do, in sentences.
+        role: role of the victim.
+        must: requirements on the commands, in sentences.
+        needs: required options.
+        takes: optional options.
     """
 
     summary: str
@@ -42,23 +42,28 @@ class Scenario:
 
     @property
     def cuts_off(self) -> bool:
-        """Whether the others have to take over from a member that says nothing."""
+        """Whether the other members must take over from a silent victim."""
         return self.effect in ("killed", "silent")
 
 
 _KILL_MUST = (
-    "--break ends every process of the member at once (SIGKILL): one that can say goodbye fails the run. "
-    "--mend starts it again; leave it out where a service manager does so by itself."
+    "--inject-command kills every process of the member at once (SIGKILL). A member that can drain fails the "
+    "run. --heal-command starts the member again; leave it out if a service manager restarts the member."
 )
 _KILLS = (
-    Example("systemd", ("--break 'ssh {host} systemctl kill -s KILL fleet@{proxy_id}'",)),
+    Example("systemd", ("--inject-command 'ssh {host} systemctl kill -s KILL fleet@{proxy_id}'",)),
     Example(
         "Docker",
-        ("--break 'ssh {host} docker kill {proxy_id}'", "--mend 'ssh {host} docker start {proxy_id}'"),
+        (
+            "--inject-command 'ssh {host} docker kill {proxy_id}'",
+            "--heal-command 'ssh {host} docker start {proxy_id}'",
+        ),
     ),
-    Example("Kubernetes, with the script of docs/game-day.md", ("--break './pod kill {proxy_id}'",)),
+    Example("Kubernetes, with the script of docs/game-day.md", ("--inject-command './pod kill {proxy_id}'",)),
 )
 _DROP = "-p tcp -m multiport --ports 7100,9100:9132 -j DROP"
+_INSERT = f"iptables -I INPUT {_DROP}; iptables -I OUTPUT {_DROP}"
+_DELETE = f"iptables -D INPUT {_DROP}; iptables -D OUTPUT {_DROP}"
 
 SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
     {
@@ -67,8 +72,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "leader",
             "killed",
             _KILL_MUST,
-            frozenset({"break"}),
-            frozenset({"mend"}),
+            frozenset({"inject-command"}),
+            frozenset({"heal-command"}),
             _KILLS,
         ),
         "follower-kill": Scenario(
@@ -76,67 +81,68 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "follower",
             "killed",
             _KILL_MUST,
-            frozenset({"break"}),
-            frozenset({"mend"}),
+            frozenset({"inject-command"}),
+            frozenset({"heal-command"}),
             _KILLS,
         ),
         "leader-freeze": Scenario(
-            "The Raft leader stops in its tracks, and goes on later: no connection is reset.",
+            "The Raft leader freezes, and resumes later. No connection is reset.",
             "leader",
             "silent",
-            "--break stops every process of the member (SIGSTOP), --mend lets them go on (SIGCONT).",
-            frozenset({"break", "mend"}),
+            "--inject-command stops every process of the member (SIGSTOP), --heal-command resumes them "
+            "(SIGCONT).",
+            frozenset({"inject-command", "heal-command"}),
             examples=(
                 Example(
                     "systemd",
                     (
-                        "--break 'ssh {host} systemctl kill -s STOP fleet@{proxy_id}'",
-                        "--mend 'ssh {host} systemctl kill -s CONT fleet@{proxy_id}'",
+                        "--inject-command 'ssh {host} systemctl kill -s STOP fleet@{proxy_id}'",
+                        "--heal-command 'ssh {host} systemctl kill -s CONT fleet@{proxy_id}'",
                     ),
                 ),
                 Example(
                     "Docker",
                     (
-                        "--break 'ssh {host} docker pause {proxy_id}'",
-                        "--mend 'ssh {host} docker unpause {proxy_id}'",
+                        "--inject-command 'ssh {host} docker pause {proxy_id}'",
+                        "--heal-command 'ssh {host} docker unpause {proxy_id}'",
                     ),
                 ),
                 Example(
                     "Kubernetes, with the script of docs/game-day.md",
-                    ("--break './pod pause {proxy_id}'", "--mend './pod resume {proxy_id}'"),
+                    ("--inject-command './pod pause {proxy_id}'", "--heal-command './pod resume {proxy_id}'"),
                 ),
             ),
         ),
         "drain": Scenario(
-            "A member is drained, and undrained later: a planned move, of which applications see nothing.",
+            "A member is drained, and undrained later: a planned move that applications do not notice.",
             "follower",
             "drained",
-            "No command is needed: members do it, if one of them has a loopback admin address on this "
-            "machine. Else --break drains the member and --mend undrains it.",
-            takes=frozenset({"break", "mend"}),
+            "No command is needed if a member has a loopback admin address on this machine. Otherwise "
+            "--inject-command drains the member and --heal-command undrains it.",
+            takes=frozenset({"inject-command", "heal-command"}),
             examples=(
                 Example(
-                    "admin addresses that are not loopback here",
+                    "admin addresses that are not on loopback here",
                     (
-                        "--break 'ssh {host} fleet drain {proxy_id} --admin 127.0.0.1:7200'",
-                        "--mend 'ssh {host} fleet undrain {proxy_id} --admin 127.0.0.1:7200'",
+                        "--inject-command 'ssh {host} fleet drain {proxy_id} --admin 127.0.0.1:7200'",
+                        "--heal-command 'ssh {host} fleet undrain {proxy_id} --admin 127.0.0.1:7200'",
                     ),
                 ),
             ),
         ),
         "blackhole": Scenario(
-            "All packets to and from a member are dropped: nothing is reset, nothing answers.",
+            "All packets to and from a member are dropped. No connection is reset, no request is answered.",
             "follower",
             "silent",
-            "--break drops every packet of the member's peer, bootstrap and identity ports, in both "
-            "directions and in connections that stand; --mend undoes it.",
-            frozenset({"break", "mend"}),
+            "--inject-command drops every packet of the member's peer, bootstrap and identity ports, in both "
+            "directions and on existing connections. --heal-command removes the rules.",
+            frozenset({"inject-command", "heal-command"}),
             examples=(
                 Example(
                     "iptables, for peer port 7100 and client ports 9100 to 9132",
                     (
-                        f"--break 'ssh {{host}} \"iptables -I INPUT {_DROP}; iptables -I OUTPUT {_DROP}\"'",
-                        f"--mend 'ssh {{host}} \"iptables -D INPUT {_DROP}; iptables -D OUTPUT {_DROP}\"'",
+                        f"--inject-command 'ssh {{host}} \"{_INSERT}\"'",
+                        f"--heal-command 'ssh {{host}} \"{_DELETE}\"'",
                     ),
                 ),
             ),
@@ -145,39 +151,40 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "All members are restarted, one by one, as `fleet rolling-restart` does.",
             "nobody",
             "restarted",
-            "--command restarts one member: it sends SIGTERM, waits for the end, and starts it again.",
-            frozenset({"command"}),
+            "--restart-command restarts one member: it sends SIGTERM, waits for the end, and starts the "
+            "member again.",
+            frozenset({"restart-command"}),
             examples=(
-                Example("systemd", ("--command 'ssh {host} systemctl restart fleet@{proxy_id}'",)),
-                Example("Docker", ("--command 'ssh {host} docker restart -t 45 {proxy_id}'",)),
+                Example("systemd", ("--restart-command 'ssh {host} systemctl restart fleet@{proxy_id}'",)),
+                Example("Docker", ("--restart-command 'ssh {host} docker restart -t 45 {proxy_id}'",)),
             ),
         ),
         "watch": Scenario(
-            "Nothing is done: break by hand what you like, for as long as --duration says.",
+            "No command runs: break something by hand during --duration.",
             "nobody",
             "nothing",
-            "Have the fleet whole again when the time is over.",
+            "Heal the fleet before --duration is over.",
         ),
     }
 )
 
 
 def mistakes(name: str, given: frozenset[str]) -> str:
-    """Which options a scenario misses, or has no use for; empty where all is well."""
+    """The error about missing or useless options of a scenario; empty without an error."""
     scenario = SCENARIOS[name]
     missing = sorted(scenario.needs - given)
     useless = sorted(given - scenario.needs - scenario.takes)
     if missing:
         return f"{name} needs {' and '.join(f'--{each}' for each in missing)}. {scenario.must}"
     if useless:
-        return f"{name} has no use for {' and '.join(f'--{each}' for each in useless)}. {scenario.must}"
+        return f"{name} does not use {' and '.join(f'--{each}' for each in useless)}. {scenario.must}"
     if scenario.effect == "drained" and len(given) == 1:
-        return f"{name} takes --break and --mend together, or neither of them"
+        return f"{name} takes --inject-command and --heal-command together, or neither"
     return ""
 
 
 def page(name: str) -> str:
-    """A scenario for the help of the command."""
+    """A scenario's section in the help of the command."""
     scenario = SCENARIOS[name]
     lines = [
         f"{name}: {scenario.summary}",

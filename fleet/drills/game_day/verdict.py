@@ -1,4 +1,4 @@
-"""From all that was seen of a game day to its verdict, its report and its timeline. Pure."""
+"""Derives the verdict, the report and the timeline of a game day from its observations. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fleet.drills.game_day.report import (
 from fleet.drills.game_day.timeline import (
     Span,
     Timeline,
-    advertised_stands,
-    committed_stands,
-    stalls,
+    advertised_spans,
+    committed_spans,
+    find_stalls,
 )
 from fleet.drills.workload.audit import Audit, longest_stall_ms
 from fleet.drills.workload.checker import (
@@ -40,52 +40,53 @@ from fleet.drills.workload.history import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """What was done, and proved; times are of the machine's monotonic clock.
+class InjectedFault:
+    """A fault with a proof. Times are on the machine's monotonic clock.
 
     Args:
-        at_s: the last sign of life.
-        until_s: when mending began, or the member was back by itself.
-        life: the victim's incarnation in the end; None where it does not answer, or there is no victim.
+        at_s: the victim's last sign of life.
+        until_s: when healing began, or the member was back by itself.
+        incarnation: the victim's incarnation at the end; None without an answer or without a victim.
     """
 
     at_s: float
     until_s: float
     proof: str
-    life: int | None = None
+    incarnation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """What a client has told its application."""
+    """An error that a client reported to its application."""
 
     at_s: float
     text: str
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that was seen; times are of the machine's monotonic clock.
+class Observations:
+    """All observations of a game day. Times are on the machine's monotonic clock.
 
     Args:
-        began: in UTC, for people.
-        whole: from the first records until the producer was to stop.
-        broken_s: when the calm before was over.
-        broken: None where nothing was done.
-        whole_s: when the fleet was at rest again, or the wait for it was over.
-        carriers: the members that stand for identities.
-        troubles: what went wrong, in sentences.
-        refused: records that could not be delivered, by reason.
-        folder: where clients have left their histories, if those stay.
-        audited: what Spark says of the records, where it was asked.
+        began: start of the run in UTC, as text.
+        window: from the first records until the producer stopped.
+        injected_s: when the injection began.
+        fault: None for a scenario without a fault.
+        whole_s: when the fleet was at rest again, or the time limit was over.
+        carriers: the members that can own identities.
+        reports: errors that clients reported to their applications.
+        refused: number of undelivered records, by reason.
+        problems: other problems of the run, in sentences.
+        folder: folder of the clients' histories; None if they were not kept.
+        audited: Spark's audit; None without one.
     """
 
     options: Options
     plan: Plan
     began: str
-    whole: Span
-    broken_s: float
-    broken: Broken | None
+    window: Span
+    injected_s: float
+    fault: InjectedFault | None
     whole_s: float
     carriers: Sequence[ProxyId]
     topic: str
@@ -94,29 +95,29 @@ class Seen:
     views: Mapping[ProxyId, Sequence[View]]
     reports: Sequence[ClientReport]
     refused: Mapping[str, int]
-    troubles: Sequence[str]
+    problems: Sequence[str]
     steps: Sequence[tuple[float, str]]
     folder: str | None = None
     audited: Audit | None = None
 
     @cached_property
     def audit(self) -> Audit:
-        """What became of the records."""
+        """The checker's audit of the records."""
         return audit_of(self.stream)
 
     @cached_property
     def outage(self) -> Outage | None:
-        """While others had to be advertised in the victim's place."""
+        """The interval in which the others had to take over; None without one."""
         victim = self.plan.victim
-        if self.broken is None or victim is None or not self.options.what.cuts_off:
+        if self.fault is None or victim is None or not self.options.definition.cuts_off:
             return None
         survivors = tuple(each for each in self.carriers if each != victim)
-        at_s, until_s = self.broken.at_s, self.broken.until_s
+        at_s, until_s = self.fault.at_s, self.fault.until_s
         return Outage(self.options.scenario, (victim,), survivors, at_s, until_s, self.plan.takeover_limit_s)
 
     @cached_property
     def violations(self) -> list[Violation]:
-        """Every promise that was broken."""
+        """Every broken promise."""
         history = History(
             broker_ids=frozenset(self.plan.broker_ids),
             streams=[self.stream],
@@ -127,43 +128,45 @@ class Seen:
             brokers_failed=False,
         )
         return [
-            *(Violation("broke", trouble) for trouble in self.troubles),
+            *(Violation("broke", problem) for problem in self.problems),
             *(
                 Violation(
-                    "broke", f"{count} records could not be delivered, as applications were told: {reason}"
+                    "broke", f"{count} records were reported to the application as undelivered: {reason}"
                 )
                 for reason, count in self.refused.items()
             ),
             *self._wrong_effect(),
             *check(history),
             *(
-                Violation("broke", f"Spark's audit differs: {self.audited}, and the checker's: {self.audit}")
+                Violation(
+                    "broke", f"the audits differ: Spark's is {self.audited}, the checker's is {self.audit}"
+                )
                 for _ in range(self.audited not in (None, self.audit))
             ),
         ]
 
     def _wrong_effect(self) -> list[Violation]:
-        """Whether the victim has died where it was to die, and only there."""
-        if self.broken is None or self.broken.life is None:
+        """A violation if the victim did not die although it had to, or died although it must not."""
+        if self.fault is None or self.fault.incarnation is None:
             return []
-        victim, same = self.plan.victim, self.broken.life == self.plan.life
-        if self.options.what.effect == "killed" and same:
-            return [Violation("no_effect", f"{victim} is in its former life: it was cut off, not killed")]
-        if self.options.what.effect == "silent" and not same:
-            return [Violation("no_effect", f"{victim} is in another life: it was to be silent, and died")]
+        victim, same = self.plan.victim, self.fault.incarnation == self.plan.incarnation
+        if self.options.definition.effect == "killed" and same:
+            return [Violation("no_effect", f"{victim} has not restarted: it was cut off, not killed")]
+        if self.options.definition.effect == "silent" and not same:
+            return [Violation("no_effect", f"{victim} has restarted: it died instead of staying silent")]
         return []
 
 
-def document(seen: Seen) -> GameDayDocument:
-    """The report."""
+def document(seen: Observations) -> GameDayDocument:
+    """The report of a game day."""
     audit = seen.audited or seen.audit
-    began_s = seen.whole.from_s
+    began_s = seen.window.from_s
     return GameDayDocument(
         fleet=seen.plan.fleet,
         scenario=seen.options.scenario,
         kept=not seen.violations,
         began=seen.began,
-        lasted_s=_rounded(seen.whole.until_s - began_s),
+        lasted_s=_rounded(seen.window.until_s - began_s),
         topic=seen.topic,
         fault=_fault(seen),
         records=RecordsDocument(
@@ -186,9 +189,9 @@ def document(seen: Seen) -> GameDayDocument:
     )
 
 
-def timeline(seen: Seen) -> Timeline:
-    """What the picture shows."""
-    within, broken, plan = seen.whole, seen.broken, seen.plan
+def timeline(seen: Observations) -> Timeline:
+    """The timeline of a game day, for the picture."""
+    within, fault, plan = seen.window, seen.fault, seen.plan
     victim = "" if plan.victim is None else f", {plan.victim}"
     return Timeline(
         title=f"{seen.options.scenario} on fleet {plan.fleet}{victim}, {seen.began}",
@@ -196,13 +199,13 @@ def timeline(seen: Seen) -> Timeline:
         members=seen.carriers,
         broker_ids=plan.broker_ids,
         partitions=plan.partitions,
-        fault=None if broken is None else Span(broken.at_s - within.from_s, broken.until_s - within.from_s),
-        whole_s=None if broken is None else seen.whole_s - within.from_s,
-        advertised=advertised_stands(seen.views, plan.broker_ids, within),
-        committed=committed_stands(seen.sightings, plan.broker_ids, within),
+        fault=None if fault is None else Span(fault.at_s - within.from_s, fault.until_s - within.from_s),
+        whole_s=None if fault is None else seen.whole_s - within.from_s,
+        advertised=advertised_spans(seen.views, plan.broker_ids, within),
+        committed=committed_spans(seen.sightings, plan.broker_ids, within),
         stalls=[
-            *stalls(seen.stream.acknowledged, "acknowledged", plan.partitions, within),
-            *stalls(seen.stream.received, "delivered", plan.partitions, within),
+            *find_stalls(seen.stream.acknowledged, "acknowledged", plan.partitions, within),
+            *find_stalls(seen.stream.received, "delivered", plan.partitions, within),
         ],
         errors=[
             each.at_s - within.from_s for each in seen.reports if within.from_s <= each.at_s <= within.until_s
@@ -210,27 +213,27 @@ def timeline(seen: Seen) -> Timeline:
     )
 
 
-def _fault(seen: Seen) -> FaultDocument | None:
-    broken, outage, began_s = seen.broken, seen.outage, seen.whole.from_s
-    if broken is None:
+def _fault(seen: Observations) -> FaultDocument | None:
+    fault, outage, began_s = seen.fault, seen.outage, seen.window.from_s
+    if fault is None:
         return None
     took_s = None if outage is None else takeover_s(outage, frozenset(seen.plan.broker_ids), seen.views)
     return FaultDocument(
         victim=seen.plan.victim,
         was_leader=seen.plan.was_leader,
-        at_s=_rounded(broken.at_s - began_s),
-        until_s=_rounded(broken.until_s - began_s),
+        at_s=_rounded(fault.at_s - began_s),
+        until_s=_rounded(fault.until_s - began_s),
         whole_s=_rounded(seen.whole_s - began_s),
-        proof=broken.proof,
+        proof=fault.proof,
         takeover_ms=None if took_s is None else round(took_s * 1000.0, 1),
         takeover_limit_ms=None if outage is None else round(outage.bound_s * 1000.0, 1),
     )
 
 
-def _stall(seen: Seen, events: Sequence[Event]) -> StallDocument:
-    partitions, broken_s = seen.plan.partitions, seen.broken_s
-    before_ms = longest_stall_ms(events, partitions, seen.whole.from_s, broken_s)
-    since_ms = longest_stall_ms(events, partitions, broken_s, seen.whole.until_s)
+def _stall(seen: Observations, events: Sequence[Event]) -> StallDocument:
+    partitions, injected_s = seen.plan.partitions, seen.injected_s
+    before_ms = longest_stall_ms(events, partitions, seen.window.from_s, injected_s)
+    since_ms = longest_stall_ms(events, partitions, injected_s, seen.window.until_s)
     return StallDocument(round(before_ms, 1), round(since_ms, 1))
 
 

@@ -1,4 +1,4 @@
-"""Whether all that was acknowledged is in the log once and in order, and reached the consumer group."""
+"""Audits records: each acknowledged record is in the log once, in order, and reached the consumer group."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Audit:
     """The verdict on one workload.
 
     Args:
-        acknowledged: different records whose producer was told that they are safe.
-        received: different records that the consumer group was given.
-        redelivered: deliveries to the group of a log entry that it had been given before.
-        lost: acknowledged records that are not in the log, not where the acknowledgement put them, or never
+        acknowledged: distinct records that the brokers acknowledged.
+        received: distinct records that the consumer group received.
+        redelivered: repeated deliveries of a log entry to the group.
+        lost: acknowledged records that are not in the log, are not at the acknowledged offset, or never
             reached the group.
-        duplicated: entries of the log that repeat an earlier record.
-        out_of_order: records that come after a later one of the same producer on their partition, in the log
-            or in what the group was first given.
+        duplicated: log entries that repeat an earlier record.
+        out_of_order: records that follow a later record of the same producer on the same partition, in the
+            log or in the group's first deliveries.
     """
 
     acknowledged: int
@@ -40,19 +40,19 @@ class Audit:
 
 
 def audit(acknowledged: Iterable[Event], received: Iterable[Event], log: Iterable[Event]) -> Audit:
-    """Compare what a producer was told, what a group was given, and what the log holds.
+    """Compare a producer's acknowledgements, a group's deliveries, and the log.
 
     Args:
         acknowledged: the producer's successful delivery reports.
-        received: the group's deliveries, in the order in which they came.
+        received: the group's deliveries, in the order of their arrival.
         log: all entries of all partitions, each partition in the order of its offsets.
     """
     entries = list(log)
     deliveries = list(received)
     held: dict[Place, Record] = {(entry.partition, entry.offset): entry.record for entry in entries}
     in_log = {(entry.partition, entry.record) for entry in entries}
-    firsts = _first_of_each_place(deliveries)
-    given = {(event.partition, event.record) for event in firsts}
+    firsts = _first_deliveries(deliveries)
+    delivered = {(event.partition, event.record) for event in firsts}
     promised: dict[Identity, int] = {}
     for event in acknowledged:
         promised[event.partition, event.record] = event.offset
@@ -60,20 +60,20 @@ def audit(acknowledged: Iterable[Event], received: Iterable[Event], log: Iterabl
         1
         for (partition, record), offset in promised.items()
         if (partition, record) not in in_log
-        or (partition, record) not in given
+        or (partition, record) not in delivered
         or (offset != NO_OFFSET and held.get((partition, offset)) != record)
     )
     return Audit(
         acknowledged=len(promised),
-        received=len(given),
+        received=len(delivered),
         redelivered=len(deliveries) - len(firsts),
         lost=lost,
         duplicated=len(entries) - len(in_log),
-        out_of_order=max(_inversions(entries), _inversions(firsts)),
+        out_of_order=max(_count_inversions(entries), _count_inversions(firsts)),
     )
 
 
-def _first_of_each_place(deliveries: Sequence[Event]) -> list[Event]:
+def _first_deliveries(deliveries: Sequence[Event]) -> list[Event]:
     seen: set[Place] = set()
     firsts = []
     for event in deliveries:
@@ -84,8 +84,8 @@ def _first_of_each_place(deliveries: Sequence[Event]) -> list[Event]:
     return firsts
 
 
-def _inversions(events: Iterable[Event]) -> int:
-    """How many records first come after a later one of the same producer on the same partition."""
+def _count_inversions(events: Iterable[Event]) -> int:
+    """Count records that first come after a later record of the same producer on the same partition."""
     newest: dict[tuple[int, int], int] = {}
     seen: set[Identity] = set()
     inversions = 0
@@ -103,13 +103,13 @@ def _inversions(events: Iterable[Event]) -> int:
 
 
 def longest_stall_ms(events: Iterable[Event], partitions: int, since_s: float, until_s: float) -> float:
-    """The longest interval, over all partitions, in which one of them saw nothing.
+    """The longest interval, over all partitions, in which one partition has no event; in milliseconds.
 
     Args:
-        events: acknowledgements or deliveries, in the order in which they came.
-        partitions: how many there are, so that one on which nothing comes at all is seen too.
-        since_s, until_s: the window to look at. An interval that begins before it counts whole, one that has
-            not ended with it counts up to there.
+        events: acknowledgements or deliveries, in the order of their arrival.
+        partitions: number of partitions. A partition without any event counts, too.
+        since_s, until_s: the window. An interval that begins before the window counts whole; an interval that
+            ends after the window counts up to its end.
     """
     last_s = [since_s] * partitions
     worst_s = 0.0

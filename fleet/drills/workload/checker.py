@@ -1,4 +1,4 @@
-"""Whether a history keeps what the fleet promises."""
+"""Checks the history of a run against the promises of the fleet."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ Rule = Literal[
     "broke",
 ]
 PROGRESS_LIMIT_S = 60.0
-"""From the end of the last fault until every partition acknowledges and delivers: above a session's 45 s."""
+"""Time limit for every partition to acknowledge and deliver after the last fault: above a session's 45 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What clients of one kind are promised.
+    """The promises to clients of one kind.
 
     Args:
-        durable: "always", "proxies" (as long as no broker fails) or "never".
-        exact: nothing twice, and all in order.
-        in_turn: the group gets the records of a partition in order, too.
+        durable: whether acknowledged records stay: "always", "proxies" (unless a broker fails) or "never".
+        exact: whether no record is duplicated, and all are in order.
+        ordered: whether the group receives the records of a partition in order.
     """
 
     durable: Literal["always", "proxies", "never"]
     exact: bool
-    in_turn: bool = True
+    ordered: bool = True
 
     def holds(self, *, brokers_failed: bool) -> bool:
-        """Whether acknowledged records must be there in the end."""
+        """Whether all acknowledged records must be in the log at the end."""
         return self.durable == "always" or (self.durable == "proxies" and not brokers_failed)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one workload has seen.
+    """The history of one workload.
 
     Args:
-        log: what the brokers hold in the end, each partition in the order of its offsets.
-        aborted: what was produced in transactions that were aborted.
-        gave_up: its producer has ended by a fault of its own, so that nothing more can come.
-        keys: how many keys each partition of a compacted topic has, which its records take in turn; else 0.
-        sent_again: entries of the log that repeat a record which their producer has sent again under another
-            epoch, so that no broker could know it: where a broker fails that is the client's doing.
+        log: the log at the end, each partition in the order of its offsets.
+        aborted: records of aborted transactions.
+        gave_up: whether the producer ended because of its own fault, so that no more records come.
+        keys: number of keys of each partition of a compacted topic, which its records use cyclically; else 0.
+        sent_again: log entries that the producer sent again under another epoch. No broker can detect such a
+            repetition. After a broker's failure the client is responsible for them.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a member's /ownership said at a moment; `owners` are the committed ones."""
+    """A member's /ownership at a moment; `owners` are the committed owners."""
 
     at_s: float
     proxy_id: ProxyId
@@ -86,10 +86,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who stands for each identity in a member's Metadata, from a moment on.
+    """The owner of each identity in a member's Metadata, from a moment on.
 
     Args:
-        asked_s: when the last answer that said so was asked for.
+        asked_s: when the newest of the equal answers was requested.
     """
 
     at_s: float
@@ -99,13 +99,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Members that cannot be reached for a while.
+    """An interval in which some members are unreachable.
 
     Args:
-        survivors: the members that can.
-        until_s: when the fault began to be healed.
-        bound_s: by when the survivors must advertise one another alone.
-        there_s: when the fault was there for certain; `at_s` is right before.
+        victims: the unreachable members.
+        survivors: the reachable members.
+        at_s: right before the fault.
+        until_s: when healing began.
+        bound_s: seconds until the survivors must advertise only survivors.
+        there_s: when the fault was in place for certain.
     """
 
     kind: str
@@ -119,12 +121,12 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that was seen of one run; times are of the machine's monotonic clock.
+    """All observations of one run. Times are on the machine's monotonic clock, in seconds.
 
     Args:
-        views: of each member, in the order in which they came.
-        whole_since_s: when the last fault had been healed.
-        brokers_failed: whether a broker did.
+        views: by member, in the order of their arrival.
+        whole_since_s: when the last fault was healed.
+        brokers_failed: whether a broker failed.
     """
 
     broker_ids: AbstractSet[BrokerId]
@@ -143,26 +145,26 @@ class Violation:
 
 
 def check(history: History) -> list[Violation]:
-    """Every promise that a history breaks."""
+    """Find every broken promise in a history."""
     return [
-        *(found for stream in history.streams for found in _records(stream, history)),
-        *_owner_sets(history.sightings),
-        *_generations(history.sightings),
-        *(found for outage in history.outages for found in _advertised(outage, history)),
+        *(found for stream in history.streams for found in _check_records(stream, history)),
+        *_check_owner_sets(history.sightings),
+        *_check_generations(history.sightings),
+        *(found for outage in history.outages for found in _check_takeover(outage, history)),
     ]
 
 
 def audit_of(stream: Stream) -> Audit:
-    """The verdict on a workload; of a compacted topic, what is lost are last writes of keys."""
+    """The audit of one workload. For a compacted topic, `lost` counts keys without their last write."""
     received = stream.received
-    if not stream.promise.in_turn:
+    if not stream.promise.ordered:
         received = sorted(received, key=lambda event: (event.partition, event.offset))
     verdict = audit(stream.acknowledged, received, stream.log)
     return replace(verdict, lost=len(stale_keys(stream))) if stream.keys else verdict
 
 
 def stale_keys(stream: Stream) -> list[Key]:
-    """The keys of which a reader has an older record in the end than the last one that was acknowledged."""
+    """The keys whose newest record, in the log or at the group, is older than their last acknowledged one."""
     promised = {
         key: max(event.record.sequence for event in events)
         for key, events in _by_key(stream.acknowledged, stream.keys).items()
@@ -184,21 +186,21 @@ def _by_key(events: Iterable[Event], keys: int) -> dict[Key, list[Event]]:
     return found
 
 
-def _records(stream: Stream, history: History) -> Iterator[Violation]:
+def _check_records(stream: Stream, history: History) -> Iterator[Violation]:
     verdict, promise = audit_of(stream), stream.promise
     if promise.holds(brokers_failed=history.brokers_failed) and verdict.lost:
         yield _lost(stream, verdict)
     if stream.keys and len(stream.log) >= verdict.acknowledged:
         yield Violation(
             "no_effect",
-            f"{stream.name}: nothing was compacted: {verdict.acknowledged} records were acknowledged, and "
+            f"{stream.name}: no record was compacted: {verdict.acknowledged} records were acknowledged, "
             f"{len(stream.log)} are in the log",
         )
     duplicated = verdict.duplicated - (len(stream.sent_again) if history.brokers_failed else 0)
     if promise.exact and duplicated:
-        yield Violation("duplicated", f"{stream.name}: {duplicated} records are in the log again")
+        yield Violation("duplicated", f"{stream.name}: {duplicated} records are in the log more than once")
     if promise.exact and verdict.out_of_order:
-        yield Violation("reordered", f"{stream.name}: {verdict.out_of_order} records come after later ones")
+        yield Violation("reordered", f"{stream.name}: {verdict.out_of_order} records follow later records")
     aborted = _records_of(stream.aborted)
     seen = (_records_of(stream.received) | _records_of(stream.log)) & aborted
     if seen:
@@ -214,7 +216,7 @@ def _records(stream: Stream, history: History) -> Iterator[Violation]:
         if stuck:
             yield Violation(
                 "no_progress",
-                f"{stream.name}: partitions {sorted(stuck)} have {what} nothing within "
+                f"{stream.name}: no record was {what} on partitions {sorted(stuck)} within "
                 f"{PROGRESS_LIMIT_S:.0f} s after the last fault",
             )
 
@@ -224,7 +226,7 @@ def _lost(stream: Stream, verdict: Audit) -> Violation:
         stale = stale_keys(stream)
         return Violation(
             "stale_key",
-            f"{stream.name}: {len(stale)} keys without their last acknowledged write, the first of them "
+            f"{stream.name}: {len(stale)} keys lack their last acknowledged write; the first is key "
             f"{stale[0][1]} of partition {stale[0][0]}",
         )
     return Violation("lost", f"{stream.name}: {verdict.lost} of {verdict.acknowledged} acknowledged records")
@@ -234,49 +236,47 @@ def _records_of(events: Iterable[Event]) -> set[tuple[int, Record]]:
     return {(event.partition, event.record) for event in events}
 
 
-def _owner_sets(sightings: Iterable[Sighting]) -> Iterator[Violation]:
-    """Two members, or one at two times, that name different owners of one identity in one generation."""
-    told: dict[tuple[int, BrokerId], Sighting] = {}
+def _check_owner_sets(sightings: Iterable[Sighting]) -> Iterator[Violation]:
+    """Find reports that name different owners of one identity in one generation."""
+    first_sightings: dict[tuple[int, BrokerId], Sighting] = {}
     for sighting in sightings:
         for broker_id, owners in sighting.owners.items():
-            first = told.setdefault((sighting.generation, broker_id), sighting)
+            first = first_sightings.setdefault((sighting.generation, broker_id), sighting)
             if first.owners[broker_id] != owners:
                 yield Violation(
                     "two_owner_sets",
-                    f"generation {sighting.generation}, identity {broker_id}: {first.owners[broker_id]} "
-                    f"as {first.proxy_id} said, {owners} as {sighting.proxy_id} said",
+                    f"generation {sighting.generation}, identity {broker_id}: {first.proxy_id} reported "
+                    f"{first.owners[broker_id]}, {sighting.proxy_id} reported {owners}",
                 )
 
 
-def _generations(sightings: Iterable[Sighting]) -> Iterator[Violation]:
+def _check_generations(sightings: Iterable[Sighting]) -> Iterator[Violation]:
     newest: dict[ProxyId, int] = {}
     for sighting in sightings:
         before = newest.get(sighting.proxy_id, sighting.generation)
         if sighting.generation < before:
-            yield Violation(
-                "generation_fell", f"at {sighting.proxy_id} from {before} to {sighting.generation}"
-            )
+            yield Violation("generation_fell", f"{sighting.proxy_id}: from {before} to {sighting.generation}")
         newest[sighting.proxy_id] = sighting.generation
 
 
-def _advertised(outage: Outage, history: History) -> Iterator[Violation]:
+def _check_takeover(outage: Outage, history: History) -> Iterator[Violation]:
     took_s = takeover_s(outage, history.broker_ids, history.views)
     lasted_s = outage.until_s - outage.at_s
     if lasted_s > outage.bound_s and (took_s is None or took_s > outage.bound_s):
-        took = f"only after {took_s:.2f} s" if took_s is not None else f"not within {lasted_s:.1f} s"
+        took = f"{took_s:.2f} s" if took_s is not None else f"more than {lasted_s:.1f} s"
         yield Violation(
             "advertised_dead",
-            f"{outage.kind}: every identity at one of {', '.join(outage.survivors)} {took}, not "
-            f"{outage.bound_s:.1f} s, after {', '.join(outage.victims)} went",
+            f"{outage.kind} of {', '.join(outage.victims)}: it took {took} until "
+            f"{', '.join(outage.survivors)} advertised every identity; the limit is {outage.bound_s:.1f} s",
         )
 
 
 def takeover_s(
     outage: Outage, broker_ids: AbstractSet[BrokerId], views: Mapping[ProxyId, Sequence[View]]
 ) -> float | None:
-    """From the beginning of an outage until every survivor's Metadata has survivors alone, and keeps them.
+    """Seconds from an outage until every survivor's Metadata names only survivors, and continues to.
 
-    Returns: seconds; None where it was not so when the outage ended.
+    Returns: seconds; None if some Metadata still named another owner when the outage ended.
     """
     latest_s = outage.at_s
     for proxy_id in outage.survivors:

@@ -1,7 +1,7 @@
-"""A producer and a consumer group, in a process of their own, that write down all they see.
+"""A producer and a consumer group in a process of their own, which record every event.
 
-`Workload` is the handle; `python -m fleet.drills.workload.clients SPEC` is the process. SIGTERM makes it stop
-producing, wait for what is outstanding, consume to the end of the log, and exit.
+`Workload` is the handle; `python -m fleet.drills.workload.clients SPEC` is the process. On SIGTERM the
+process stops producing, waits for outstanding acknowledgements, consumes to the end of the log, and exits.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ CLIENTS: Final = MappingProxyType(
         "recommended": MappingProxyType({each.name: each.value for each in LIBRDKAFKA_TAKEOVER}),
     }
 )
-"""librdkafka's settings that go through a takeover faster than its defaults, and its defaults."""
+"""Settings of librdkafka: its defaults, and the settings that shorten a takeover."""
 DRAIN_LIMIT_S = 90.0
 REPLICATION_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """What to produce and consume, and where to write it down.
+    """What a workload produces and consumes, and where it records its histories.
 
     Args:
+        folder: folder of the histories and the log.
         rate_per_s: records per second, spread evenly over the partitions.
-        acks: whom the producer waits for; it is idempotent with "all", and not otherwise.
-        group_protocol: "consumer" is that of KIP-848.
-        keys: how many keys each partition has, which its records take in turn; 0 for records without one.
-        folder: where the histories and the log go.
+        acks: Kafka's `acks` of the producer. Only with "all" the producer is idempotent.
+        group_protocol: "consumer" is the protocol of KIP-848.
+        keys: number of keys of each partition, which its records use cyclically; 0 for records without keys.
         client_config: a file with further settings of the clients; see `properties`.
     """
 
@@ -72,7 +72,7 @@ class WorkloadSpec:
         return Path(self.folder) / f"{history}.history"
 
     def client_settings(self) -> dict[str, Any]:
-        """What all its clients have in common."""
+        """Settings that all clients of the workload share."""
         return {
             **CLIENTS[self.client],
             **properties(self.client_config),
@@ -81,10 +81,10 @@ class WorkloadSpec:
 
 
 class Workload:
-    """The handle on a workload that runs in its own process; start it from the main thread.
+    """The handle of a workload that runs in its own process. Start it from the main thread.
 
     Args:
-        module: what runs there: this one, or another that ends with `work`.
+        module: the module that runs in the process: this module, or another that calls `run_workload`.
     """
 
     def __init__(self, spec: WorkloadSpec, module: str = "fleet.drills.workload.clients") -> None:
@@ -94,11 +94,11 @@ class Workload:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start to produce and consume. Raises: DemoError: the process cannot be started."""
+        """Start producing and consuming. Raises: DemoError: the process cannot be started."""
         self._process = spawn_module(self._module, json.dumps(asdict(self.spec)), log=self.log)
 
     def reported(self) -> list[str]:
-        """The errors that clients have reported to the application; what they only log begins with %."""
+        """Errors that clients reported to the application. Lines that librdkafka only logs begin with %."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return [line for line in lines if not line.startswith("%")]
 
@@ -107,16 +107,16 @@ class Workload:
         failed = next(HistoryReader(self.spec.path("failed")).read(), None)
         if failed is not None:
             reason = KafkaError(failed.offset).str()
-            raise DemoError(f"the producer was refused a record of partition {failed.partition}: {reason}")
+            raise DemoError(f"a record of partition {failed.partition} was not delivered: {reason}")
         if self._process is None or self._process.poll() is not None:
             raise DemoError(f"the workload has ended; see {self.log}:\n{tail(self.log)}")
 
     def stop(self, *, strict: bool = True) -> None:
-        """Let it deliver and consume what is outstanding, and end.
+        """Stop producing, and wait until all outstanding records are delivered and consumed.
 
         Args:
-            strict: whether a record that could not be delivered is an error.
-        Raises: DemoError: it could not, in time; its histories hold what was seen up to then.
+            strict: whether an undelivered record is an error.
+        Raises: DemoError: the workload did not finish in time; its histories are complete up to then.
         """
         if self._process is None:
             return
@@ -128,7 +128,7 @@ class Workload:
             raise DemoError(f"the workload ended with code {code}; see {self.log}:\n{tail(self.log)}")
 
     def kill(self) -> None:
-        """End it at once, whatever is outstanding."""
+        """Kill the process at once. Outstanding records are lost."""
         if self._process is not None:
             end([self._process], 0.0)
 
@@ -139,24 +139,24 @@ class Workload:
         return list(self.deliveries().read())
 
     def productions(self) -> HistoryReader:
-        """A reader of its own over when each record was given to the producer."""
+        """A new reader of the times at which records were passed to the producer."""
         return HistoryReader(self.spec.path("produced"))
 
     def acknowledgements(self) -> HistoryReader:
-        """A reader of its own over the producer's history."""
+        """A new reader of the producer's acknowledgements."""
         return HistoryReader(self.spec.path("acknowledged"))
 
     def deliveries(self) -> HistoryReader:
-        """A reader of its own over the consumer group's history."""
+        """A new reader of the consumer group's deliveries."""
         return HistoryReader(self.spec.path("received"))
 
 
 def properties(path: Path | str | None) -> dict[str, str]:
-    """Settings of librdkafka out of a file: ``key=value`` lines, and comments that begin with #.
+    """Read settings of librdkafka from a file of ``key=value`` lines, and comments that begin with #.
 
-    In a file, because what clients authenticate with is nobody else's business.
+    A file keeps credentials off the command line, where other users can read them.
 
-    Raises: ConfigError: it cannot be read, or is something else.
+    Raises: ConfigError: the file cannot be read, or has another kind of line.
     """
     if not path:
         return {}
@@ -177,7 +177,7 @@ def properties(path: Path | str | None) -> dict[str, str]:
             continue
         if not equals:
             raise ConfigError(
-                f"{path}:{number}: is no key=value; write one setting of librdkafka on each line"
+                f"{path}:{number}: not a key=value line; write one setting of librdkafka on each line"
             )
         found[key.strip()] = value.strip()
     return found
@@ -186,11 +186,11 @@ def properties(path: Path | str | None) -> dict[str, str]:
 def read_log(
     bootstrap_servers: str, topic: str, limit_s: float = 60.0, *, client_config: str = ""
 ) -> list[Event]:
-    """All entries of a topic, read at the end, each partition in the order of its offsets.
+    """Read all entries of a topic, each partition in the order of its offsets.
 
-    Of a transaction, those that are committed.
+    Records of uncommitted transactions are left out.
 
-    Raises: DemoError: the end of the log was not reached in time.
+    Raises: DemoError: the log cannot be read, or its end was not reached in time.
     """
     reader = Consumer(
         {
@@ -199,27 +199,27 @@ def read_log(
             "group.id": f"{topic}-audit",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            "enable.partition.eof": True,  # behind the markers of transactions, which are no records
+            "enable.partition.eof": True,  # the end is after transaction markers, which are not records
             "log_level": 0,
         }
     )
     deadline_s = time.monotonic() + limit_s
     entries: list[Event] = []
     try:
-        open_ = set(reader.list_topics(topic, 10).topics[topic].partitions)
-        reader.assign([TopicPartition(topic, partition, 0) for partition in open_])
-        while open_:
+        unread = set(reader.list_topics(topic, 10).topics[topic].partitions)
+        reader.assign([TopicPartition(topic, partition, 0) for partition in unread])
+        while unread:
             if time.monotonic() > deadline_s:
                 raise DemoError(
-                    f"the end of partitions {sorted(open_)} was not reached within {limit_s:.0f} s"
+                    f"the end of partitions {sorted(unread)} was not reached within {limit_s:.0f} s"
                 )
             for message in reader.consume(1000, 0.2):
                 if message.error() is None:
                     entries.append(_event(message))
                 elif message.error().code() == KafkaError._PARTITION_EOF:
-                    open_.discard(message.partition())
+                    unread.discard(message.partition())
                 else:
-                    raise DemoError(f"the log cannot be read: {message.error().str()}")
+                    raise DemoError(f"cannot read the log: {message.error().str()}")
     finally:
         reader.close()
     return entries
@@ -233,7 +233,7 @@ def _event(message: Message) -> Event:
 
 
 def produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
-    """Produce at a steady rate until told to stop, then wait for every outstanding acknowledgement."""
+    """Produce at a steady rate until `stopping` is set, then wait for outstanding acknowledgements."""
     produced, acknowledged, failed = (
         HistoryWriter(spec.path(history)) for history in ("produced", "acknowledged", "failed")
     )
@@ -244,7 +244,7 @@ def produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
             "enable.idempotence": spec.acks == "all",
             "acks": spec.acks,
             "client.id": f"{spec.topic}-producer",
-            "error_cb": say,
+            "error_cb": report_error,
         }
     )
 
@@ -256,7 +256,7 @@ def produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
             if error is None:
                 acknowledged.append(event)
             else:
-                say(error)
+                report_error(error)
                 failed.append(Event(event.at_s, event.partition, record, error.code()))
 
         return delivered
@@ -269,12 +269,12 @@ def produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
             record = Record(producer_id, number // spec.partitions)
             value, partition = record.encode(spec.record_bytes), number % spec.partitions
             key = str(record.sequence % spec.keys) if spec.keys else None
-            given = Event(time.monotonic(), partition, record, NO_OFFSET)
+            event = Event(time.monotonic(), partition, record, NO_OFFSET)
             try:
                 producer.produce(spec.topic, value, key, partition, on_delivery=report(record))
-            except BufferError:  # the queue is full for as long as nothing is acknowledged
+            except BufferError:  # the queue is full until records are acknowledged
                 break
-            produced.append(given)
+            produced.append(event)
             number += 1
         producer.poll(0.004)
         for history in (produced, acknowledged, failed):
@@ -287,7 +287,7 @@ def produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
 
 
 def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str]) -> None:
-    """Consume as a group until told to finish and the end of every partition is reached."""
+    """Consume as a group until `finishing` is set and the end of every partition is reached."""
     received = HistoryWriter(spec.path("received"))
     consumer = Consumer(
         {
@@ -297,7 +297,7 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "client.id": f"{spec.topic}-consumer",
-            "error_cb": say,
+            "error_cb": report_error,
         }
     )
     consumer.subscribe([spec.topic])
@@ -313,10 +313,10 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
                 received.append(_event(message))
                 next_offset[message.partition()] = message.offset() + 1
             elif message.error().code() == KafkaError._PARTITION_EOF:
-                # With transactions the end is behind a marker, which is no record.
+                # With transactions the end is after a marker, which is not a record.
                 next_offset[message.partition()] = max(next_offset[message.partition()], message.offset())
             else:
-                say(message.error())
+                report_error(message.error())
             received.flush()
             if finishing.is_set() and ends is None:
                 deadline_s = time.monotonic() + DRAIN_LIMIT_S
@@ -331,14 +331,14 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
 
 
 def ends_of_log(spec: WorkloadSpec) -> dict[int, int]:
-    """The offset behind the last record of each partition.
+    """The offset after the last record of each partition.
 
-    Not asked of the consumer: on its connections every answer waits for the long poll before it. What was
-    acknowledged with acks=1 may not be below the high watermark yet that the brokers tell, and is waited for;
-    not for ever, because a broker may have lost it.
+    An admin client sends the query: on the consumer's connections every answer waits for the long poll before
+    it. With acks=1, the high watermark may not have reached an acknowledged record yet. The query is repeated
+    for at most `REPLICATION_LIMIT_S`, because a broker may have lost the record.
     """
-    client = AdminClient({**spec.client_settings(), "error_cb": say})
-    wanted = {
+    client = AdminClient({**spec.client_settings(), "error_cb": report_error})
+    latest = {
         TopicPartition(spec.topic, partition): OffsetSpec.latest() for partition in range(spec.partitions)
     }
     acknowledged = {
@@ -346,20 +346,21 @@ def ends_of_log(spec: WorkloadSpec) -> dict[int, int]:
     }
     deadline_s = time.monotonic() + REPLICATION_LIMIT_S
     while True:
-        found = client.list_offsets(wanted, request_timeout=30)
+        found = client.list_offsets(latest, request_timeout=30)
         ends = {place.partition: answer.result().offset for place, answer in found.items()}
-        whole = all(ends[partition] > offset for partition, offset in acknowledged.items())
-        if whole or time.monotonic() > deadline_s:
+        is_replicated = all(ends[partition] > offset for partition, offset in acknowledged.items())
+        if is_replicated or time.monotonic() > deadline_s:
             return ends
         time.sleep(0.05)
 
 
-def say(error: KafkaError) -> None:
+def report_error(error: KafkaError) -> None:
+    """Print an error with the time, for `Workload.reported`."""
     print(f"{time.monotonic():.3f} {error.str()} ({error.name()})", flush=True)
 
 
-def work(produce: Callable[[WorkloadSpec, threading.Event], None]) -> int:
-    """Run the workload that the one argument describes, until SIGTERM. Returns: the exit code."""
+def run_workload(produce: Callable[[WorkloadSpec, threading.Event], None]) -> int:
+    """Run the workload of the command line's one argument until SIGTERM. Returns: the exit code."""
     spec = WorkloadSpec(**json.loads(sys.argv[1]))
     stopping, finishing = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -379,4 +380,4 @@ def work(produce: Callable[[WorkloadSpec, threading.Event], None]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(work(produce))
+    sys.exit(run_workload(produce))

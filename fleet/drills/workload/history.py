@@ -1,7 +1,7 @@
-"""What a workload saw, as files of fixed-size entries that are appended to while it runs.
+"""Histories of a workload: files of fixed-size entries, which grow while the workload runs.
 
-The workload is a process of its own, so that nobody's drawing or probing delays its time stamps; whoever
-wants to know how it goes looks at the files. Every record that it produces carries its `Record`.
+The workload is a process of its own, so that no drawing or probing delays its time stamps. Other processes
+follow its progress in the files. The value of every produced Kafka record contains its `Record`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from fleet.core.errors import DemoError
 
 _EVENT = struct.Struct("<dIQQq")  # at_s, partition, producer_id, sequence, offset
 NO_OFFSET = -1
-"""librdkafka's offset of a record that was acknowledged as a repetition of one that is in the log already."""
+"""librdkafka's offset of a record that was acknowledged as a repetition of a record in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Who produced a record, and its number among those of this producer on its partition, from 0."""
+    """A record's producer, and its number among this producer's records on its partition, from 0."""
 
     producer_id: int
     sequence: int
 
     def encode(self, size_bytes: int) -> bytes:
-        """The value of a Kafka record, filled up to a size; as Kafka's VerifiableProducer writes them."""
+        """The value of a Kafka record, padded to a size, in the format of Kafka's VerifiableProducer."""
         return f"{self.producer_id}.{self.sequence}".encode().ljust(size_bytes, b".")
 
     @staticmethod
     def decode(value: bytes | None) -> Record:
-        """Undo `encode`. Raises: DemoError: not a value that a workload wrote."""
+        """Decode the value of a Kafka record. Raises: DemoError: no workload wrote the value."""
         try:
             producer_id, sequence = (value or b"").rstrip(b".").split(b".")
             return Record(int(producer_id), int(sequence))
@@ -45,8 +45,8 @@ class Event:
     """One acknowledgement, one delivery to the consumer group, or one record found in the log.
 
     Args:
-        at_s: when, on the machine's monotonic clock.
-        offset: where in the partition; `NO_OFFSET` where an acknowledgement does not say.
+        at_s: time on the machine's monotonic clock, in seconds.
+        offset: offset in the partition; `NO_OFFSET` if an acknowledgement has none.
     """
 
     at_s: float
@@ -56,7 +56,7 @@ class Event:
 
 
 class HistoryWriter:
-    """Appends events to a file; `flush` makes them visible."""
+    """Appends events to a file. `flush` makes them visible to readers."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("ab")
@@ -74,14 +74,14 @@ class HistoryWriter:
 
 
 class HistoryReader:
-    """Reads a history from where it stopped the last time."""
+    """Reads a history. Each call continues after the last event."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
 
     def read(self) -> Iterator[Event]:
-        """The events that are new; an entry that is half written is left for later."""
+        """The new events. An entry that is not written completely is left for the next call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""An outside observer: asks members for Metadata all the time, as a client may, and notes when it changes."""
+"""Requests Metadata from every member all the time, as a client may, and records its changes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 
 _ANSWER_LIMIT_S = 2.0
-_AWAY_S = 0.05
-FAST_S = 0.005
-_SLOW_S = 0.1
+_RECONNECT_PAUSE_S = 0.05
+FAST_INTERVAL_S = 0.005
+_SLOW_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one member's Metadata says from a moment on.
+    """The content of one member's Metadata, from a moment on.
 
     Args:
-        at_s: when the answer had come, on the machine's monotonic clock.
-        asked_s: when the last answer that said the same was asked for.
+        at_s: when the first answer with this content arrived, on the machine's monotonic clock.
+        asked_s: when the newest answer with this content was requested.
     """
 
     at_s: float
@@ -35,28 +35,28 @@ class Change:
 
 
 class Prober:
-    """Asks every member over one connection each, and keeps what changed.
+    """Requests Metadata over one connection to each member, and keeps the changes.
 
     Args:
         targets: the members' bootstrap addresses.
-        owner_of: the member that an address leads to.
-        fast_s: how often to ask while there is something to see.
+        owner_of: returns the member that an address belongs to.
+        fast_s: seconds between requests to a member while `fast` is set.
     """
 
     def __init__(
         self,
         targets: Mapping[ProxyId, Endpoint],
         owner_of: Callable[[Endpoint], ProxyId | None],
-        fast_s: float = FAST_S,
+        fast_s: float = FAST_INTERVAL_S,
     ) -> None:
         self._targets = targets
         self._owner_of = owner_of
         self._fast_s = fast_s
         self.changes: dict[ProxyId, list[Change]] = {proxy_id: [] for proxy_id in targets}
         self.heard_s: dict[ProxyId, float] = {}
-        """When each member last answered."""
+        """By member, when it last answered."""
         self.fast = False
-        """Ask every `fast_s` instead of every 100 ms."""
+        """Whether to send a request every `fast_s` instead of every 100 ms."""
 
     async def run(self) -> None:
         """Probe until cancelled."""
@@ -65,7 +65,7 @@ class Prober:
                 group.create_task(self._follow(proxy_id, endpoint), name=f"probe {proxy_id}")
 
     def owners(self, proxy_id: ProxyId) -> dict[BrokerId, ProxyId | None]:
-        """Who stands for each identity, as a member says it now."""
+        """The owner of each identity in a member's newest Metadata; None for an unknown address."""
         changes = self.changes[proxy_id]
         table = changes[-1].table if changes else {}
         return {broker_id: self._owner_of(endpoint) for broker_id, endpoint in sorted(table.items())}
@@ -73,13 +73,13 @@ class Prober:
     def live_since_s(
         self, broker_ids: AbstractSet[BrokerId], survivors: Collection[ProxyId], since_s: float
     ) -> float | None:
-        """Since when every survivor's Metadata has an address of a survivor for every identity.
+        """The time since which every survivor's Metadata has a survivor's address for every identity.
 
         Args:
-            broker_ids: the identities that there must be.
-            since_s: the moment of the kill; the answer is never earlier.
+            broker_ids: the identities that the Metadata must have.
+            since_s: the time of the kill; the result is never earlier.
         Returns:
-            a monotonic time; None where it is not so now.
+            a monotonic time; None if some Metadata names another address now.
         """
         latest_s = since_s
         for proxy_id in survivors:
@@ -96,13 +96,13 @@ class Prober:
     async def _follow(self, proxy_id: ProxyId, endpoint: Endpoint) -> None:
         while True:
             with suppress(OSError, asyncio.IncompleteReadError, FleetError):
-                await self._converse(proxy_id, endpoint)
-            await asyncio.sleep(_AWAY_S)
+                await self._probe_connection(proxy_id, endpoint)
+            await asyncio.sleep(_RECONNECT_PAUSE_S)
 
-    async def _converse(self, proxy_id: ProxyId, endpoint: Endpoint) -> None:
-        """Ask over one connection until it breaks.
+    async def _probe_connection(self, proxy_id: ProxyId, endpoint: Endpoint) -> None:
+        """Request Metadata over one connection until the connection breaks.
 
-        Raises: OSError, IncompleteReadError, WireError: it did.
+        Raises: OSError, IncompleteReadError, WireError: the connection broke.
         """
         async with asyncio.timeout(_ANSWER_LIMIT_S):
             reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
@@ -121,6 +121,6 @@ class Prober:
                     changes.append(Change(now_s, table, asked_s))
                 else:
                     changes[-1] = replace(changes[-1], asked_s=asked_s)
-                await asyncio.sleep(asked_s + (self._fast_s if self.fast else _SLOW_S) - now_s)
+                await asyncio.sleep(asked_s + (self._fast_s if self.fast else _SLOW_INTERVAL_S) - now_s)
         finally:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Work beside what is waited for: blocking calls in threads, and tasks that end with a block."""
+"""Waiting helpers: blocking calls in threads, conditions with a time limit, and background tasks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final, TypeVar
 from fleet.core.errors import DemoError
 
 T = TypeVar("T")
-LONGEST_PAUSE_S: Final = 0.1
+LONGEST_POLL_PAUSE_S: Final = 0.1
 
 
 async def in_thread(call: Callable[[], T]) -> T:
     """Run a blocking call in a thread of its own.
 
-    Unlike `asyncio.to_thread`, an interrupted demo ends without waiting for it: the thread is a daemon.
+    Unlike a thread of `asyncio.to_thread`, this thread is a daemon: an interrupted demo does not wait for it.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -44,24 +44,24 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 def pauses_s() -> Iterator[float]:
-    """How long to wait before each further look at something: ever longer, for looks cost something, too.
+    """Seconds to pause between polls of a condition: from 20 ms up to `LONGEST_POLL_PAUSE_S`.
 
-    One at a fleet is a request to each member, who have something else to do.
+    The pauses grow because each poll of a fleet costs every member a request.
     """
     pause_s = 0.02
     while True:
         yield pause_s
-        pause_s = min(1.25 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(1.25 * pause_s, LONGEST_POLL_PAUSE_S)
 
 
-async def until(condition: Callable[[], bool], what: str, limit_s: float, every_s: float = 0.03) -> None:
-    """Wait until a condition that does not block holds. Raises: DemoError: not in time."""
-    if not await happens(condition, limit_s, every_s):
+async def wait_until(condition: Callable[[], bool], what: str, limit_s: float, every_s: float = 0.03) -> None:
+    """Wait until a non-blocking condition holds. Raises: DemoError: the condition does not hold in time."""
+    if not await eventually(condition, limit_s, every_s):
         raise DemoError(f"{what}: not within {limit_s:.0f} s")
 
 
-async def happens(condition: Callable[[], bool], limit_s: float, every_s: float = 0.03) -> bool:
-    """Wait until a condition that does not block holds. Returns: whether it did in time."""
+async def eventually(condition: Callable[[], bool], limit_s: float, every_s: float = 0.03) -> bool:
+    """Wait until a non-blocking condition holds. Returns: whether it holds in time."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
     while not condition():
@@ -72,10 +72,10 @@ async def happens(condition: Callable[[], bool], limit_s: float, every_s: float 
 
 
 @asynccontextmanager
-async def alongside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run coroutines that end by cancellation only while the block runs.
+async def background_tasks(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines while the block runs, and cancel them at its end.
 
-    Raises: whatever one of them failed with, once the block has ended without an error of its own.
+    Raises: the first error of a coroutine, after the block has ended without an error of its own.
     """
     tasks = [asyncio.create_task(each) for each in work]
     try:

@@ -1,4 +1,4 @@
-"""ApiVersions: what brokers offer, cut down to what the fleet knows how to pass on."""
+"""ApiVersions: the versions that brokers offer, restricted to the versions that the fleet can pass on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fleet.proxy.wire.primitives import (
     pack_int32,
     read_int16,
     read_int32,
+    read_varint,
     skip_tags,
-    varint,
 )
 
 PRODUCE: Final = 0
@@ -24,11 +24,11 @@ API_VERSIONS: Final = 18
 UNSUPPORTED_VERSION: Final = 35
 NAMES_SOFTWARE_FROM: Final = 3
 
-LISTED_FROM_BELOW: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
-"""APIs whose lowest listed version stays the broker's, although the fleet refuses that version.
+APIS_WITH_BROKER_MINIMUM: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
+"""APIs whose lowest listed version stays the broker's, although the fleet refuses this version.
 
-librdkafka concludes from Produce v0 which codecs it may use, so brokers list v0 and reject it (KAFKA-18659).
-Before 2.11.1 librdkafka authenticates only where SaslHandshake v0 is listed, and then uses v1.
+librdkafka derives its compression codecs from Produce v0, so brokers list v0 and reject it (KAFKA-18659).
+Before 2.11.1 librdkafka authenticates only if SaslHandshake v0 is listed, and then uses v1.
 """
 
 _read_range: Final = Struct(">hhh").unpack_from
@@ -36,8 +36,8 @@ _pack_range: Final = Struct(">hhh").pack
 _pack_error_reply: Final = Struct(">iihihhh").pack
 
 
-def error_reply(correlation_id: int) -> bytes:
-    """The whole response to an ApiVersions request of an unknown version, as a broker would give it.
+def build_error_reply(correlation_id: int) -> bytes:
+    """Return the whole response to an ApiVersions request of an unknown version, like a broker's.
 
     Source: KIP-511: error 35 in a v0 body that lists ApiVersions itself, so that the client can choose
         another version; brokers do the same since 2.4.
@@ -48,8 +48,8 @@ def error_reply(correlation_id: int) -> bytes:
     )
 
 
-def software_name(frame: memoryview) -> bytes:
-    """The name of the library that sends an ApiVersions request; empty where the request does not say.
+def read_software_name(frame: memoryview) -> bytes:
+    """Return the client library's name in an ApiVersions request; empty if the request has none.
 
     Args:   frame: a whole request of any version, from its size field on
     Source: ApiVersionsRequest.json v3, RequestHeader.json v2; KIP-511
@@ -60,81 +60,81 @@ def software_name(frame: memoryview) -> bytes:
             return b""
         (client_id_bytes,) = read_int16(frame, 12)
         pos = skip_tags(frame, 14 + max(int(client_id_bytes), 0), "client")
-        length, pos = varint(frame, pos, "client")
+        length, pos = read_varint(frame, pos, "client")
         return bytes(frame[pos : pos + max(length - 1, 0)])
-    except (*OUT_OF_BYTES, MalformedFrame):  # the broker judges it
+    except (*OUT_OF_BYTES, MalformedFrame):  # the broker answers a malformed request
         return b""
 
 
 def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:
-    """Which of a broker's versions of one API clients may use.
+    """Return the versions of a broker's API that clients may use.
 
-    Returns: lowest and highest; None where the API is unknown or no version is left.
+    Returns: lowest and highest; None if the API is unknown or no version is left.
     """
     api = APIS.get(key)
     if api is None:
         return None
     if max(low, api.min_version) > min(high, api.max_version):
         return None
-    return low if key in LISTED_FROM_BELOW else max(low, api.min_version), min(high, api.max_version)
+    return low if key in APIS_WITH_BROKER_MINIMUM else max(low, api.min_version), min(high, api.max_version)
 
 
 def _patch_classic(buf: memoryview, parts: Parts) -> int:
-    """Versions 0 to 2: an int32 count, and six bytes an API; what follows stays."""
+    """Patch versions 0 to 2: an int32 count, and six bytes for each API; the rest stays."""
     (count,) = read_int32(buf, 10)
     pos = 14
     if not 0 <= count <= (len(buf) - pos) // 6:
         raise MalformedFrame("broker", f"ApiVersions lists {count} APIs in {len(buf)} bytes")
-    kept: list[bytes] = []
+    offered: list[bytes] = []
     for _ in range(count):
         key, low, high = _read_range(buf, pos)
         pos += 6
         both = offered_range(key, low, high)
         if both is not None:
-            kept.append(_pack_range(key, *both))
-    parts += (buf[4:10], pack_int32(len(kept)), *kept)
+            offered.append(_pack_range(key, *both))
+    parts += (buf[4:10], pack_int32(len(offered)), *offered)
     return pos
 
 
 def _patch_flexible(buf: memoryview, parts: Parts) -> int:
-    """Version 3 and up: a compact array whose elements have tagged fields; the features after it stay."""
-    count, pos = varint(buf, 10)
-    kept: list[bytes | memoryview] = []
+    """Patch version 3 and above: a compact array of APIs with tagged fields; the features after it stay."""
+    count, pos = read_varint(buf, 10)
+    offered: list[bytes | memoryview] = []
     for _ in range(count - 1):
         key, low, high = _read_range(buf, pos)
         tags = pos + 6
         pos = skip_tags(buf, tags)
         both = offered_range(key, low, high)
         if both is not None:
-            kept += (_pack_range(key, *both), buf[tags:pos])
+            offered += (_pack_range(key, *both), buf[tags:pos])
     if pos > len(buf):
         raise IndexError(pos)
-    parts += (buf[4:10], encode_varint(len(kept) // 2 + 1), *kept)
+    parts += (buf[4:10], encode_varint(len(offered) // 2 + 1), *offered)
     return pos
 
 
 # The header of an ApiVersions response is always v0: the correlation id, then the body with its error code. A
-# broker that does not know the request's version answers in a v0 body, whatever was asked: mostly with error
-# 35, but with 34 where it expects a token of SASL.
+# broker that does not know the request's version always answers in a v0 body: mostly with error 35, but with
+# error 34 if it expects a SASL token.
 
 
 def patch_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
-    """ApiVersions response to a request of v0-2."""
+    """Patch the ApiVersions response to a request of v0-2."""
     return _patch_classic(buf, parts)
 
 
 def patch_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
-    """ApiVersions response to a request of v3 or above: of that form, or of v0.
+    """Patch the ApiVersions response to a request of v3 or above, which has the form of v3 or of v0.
 
-    A compact array that is not null begins with no zero, an int32 count of less than 16 million does.
+    A compact array that is not null begins with a non-zero byte, an int32 count below 16 million with zero.
     """
     return _patch_flexible(buf, parts) if buf[10] else _patch_classic(buf, parts)
 
 
 def patch_unknown(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
-    """ApiVersions response to a request above any version that the fleet knows.
+    """Patch the ApiVersions response to a request of a version above those that the fleet knows.
 
-    Raises: UnsupportedVersion: the broker does know that version, so the response is of a form unknown here.
+    Raises: UnsupportedVersion: the broker knows the version, so the form of its response is unknown here.
     """
     (error_code,) = read_int16(buf, 8)
     if error_code != UNSUPPORTED_VERSION:

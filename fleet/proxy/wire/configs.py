@@ -1,4 +1,4 @@
-"""Which configurations carry addresses of brokers or controllers: see docs/adr/0003-describe-configs.md."""
+"""Names of configurations with addresses of brokers or controllers: see docs/adr/0003-describe-configs.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ADDRESS_CONFIGS: frozenset[bytes] = frozenset(
         b"controller.quorum.bootstrap.servers",
         b"bootstrap.servers",
         b"zookeeper.connect",
-        # Gone since Kafka 4.0, still answered by older brokers.
+        # Removed in Kafka 4.0, still answered by older brokers.
         b"host.name",
         b"port",
         b"advertised.host.name",
@@ -19,7 +19,7 @@ ADDRESS_CONFIGS: frozenset[bytes] = frozenset(
 )
 
 ADDRESS_SUFFIXES: tuple[bytes, ...] = (
-    # Plug-ins that run inside the broker bring configurations of their own: tiered storage
+    # Plug-ins inside the broker add their own configurations: tiered storage
     # (…common.client.bootstrap.servers), metrics reporters, schema validation.
     b".bootstrap.servers",
     b".listeners",
@@ -30,6 +30,6 @@ ADDRESS_SUFFIXES: tuple[bytes, ...] = (
 
 
 def carries_address(name: memoryview) -> bool:
-    """Whether the value of the configuration of that name is blanked."""
+    """Whether the value of the configuration with this name is blanked."""
     text = bytes(name)
     return text in ADDRESS_CONFIGS or text.endswith(ADDRESS_SUFFIXES)

@@ -1,4 +1,4 @@
-"""Plain numbers that the sessions of one worker add to: no labels, no locks, no look-ups on the hot path."""
+"""Counters of a worker's sessions: plain numbers, without labels, locks and look-ups on the hot path."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ class WireCounters:
     """Shared by all sessions and address books of one worker; cumulative.
 
     Args:
-        requests: number of requests by api key, used as index.
-        rewritten: number of responses in which an address or a configuration was replaced, by api key.
-        local_replies: requests that were answered without any broker, the fleet's own probes among them.
-        unserved: addresses given as port 0, because no member has a port for that broker id.
+        requests: number of requests; the index is the API key.
+        rewritten: number of responses with a replaced address or configuration; the index is the API key.
+        local_replies: number of requests that were answered without a broker, including the fleet's probes.
+        unserved: number of addresses given with port 0, because no member has a port for the broker id.
     """
 
     requests: list[int] = field(default_factory=lambda: [0] * (max(APIS) + 1))
     rewritten: list[int] = field(default_factory=lambda: [0] * (max(APIS) + 1))
     local_replies: int = 0
     unserved: int = 0
-
-    def requests_by_name(self) -> dict[str, int]:
-        """API name → requests so far, of the APIs that were used."""
-        return {APIS[key].name: count for key, count in enumerate(self.requests) if count}

@@ -1,4 +1,4 @@
-"""Heartbeats of groups, and the answer that sends a group's member to look for its coordinator again."""
+"""Heartbeats of groups, and the response that makes a member of a group look for its coordinator again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _throttle_and_error: Final = Struct(">ih").pack
 _group_error: Final = Struct(">ihBBiibB").pack
 
 
-def not_coordinator(key: int, version: int, correlation_id: int) -> bytes:
-    """The whole response to a heartbeat that says: this broker does not coordinate the group, ask who does.
+def build_not_coordinator(key: int, version: int, correlation_id: int) -> bytes:
+    """Return the whole response to a heartbeat with error NOT_COORDINATOR.
 
     Args:   key: one of HEARTBEATS; version: one that the fleet offers.
     Source: HeartbeatResponse.json, ConsumerGroupHeartbeatResponse.json, ShareGroupHeartbeatResponse.json

@@ -1,9 +1,9 @@
 """Varints, lengths and tagged fields, read in place.
 
-Everything here reads a ``memoryview``, or bytes, that end where the frame ends, or where the bytes that have
-arrived so far end. Reading past it raises ``IndexError`` or ``struct.error``; the session, which alone knows
-whether more bytes are to come, turns that into "wait" or into ``TruncatedFrame``. Skipping does not look at
-what is skipped: a position beyond the end shows at the next read.
+All functions read a ``memoryview``, or bytes, that end with the frame or with the bytes that have arrived so
+far. Reading past the end raises ``IndexError`` or ``struct.error``. Only the session knows whether more bytes
+follow, and turns the error into "wait" or into ``TruncatedFrame``. Skipping does not check the skipped bytes:
+a position beyond the end fails at the next read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Final, NoReturn
 from fleet.core.errors import MalformedFrame, Peer
 
 OUT_OF_BYTES: Final = (IndexError, struct_error)
-"""What a read past the end raises."""
+"""The errors of a read past the end."""
 
 read_int16: Final = Struct(">h").unpack_from
 read_int32: Final = Struct(">i").unpack_from
-read_uint32: Final = Struct(">I").unpack_from
 read_id_and_compact_length: Final = Struct(">iB").unpack_from
 read_id_and_length: Final = Struct(">ih").unpack_from
 
@@ -27,16 +26,16 @@ pack_int16: Final = Struct(">h").pack
 pack_int32: Final = Struct(">i").pack
 
 MAX_VARINT_BYTES: Final = 5
-MOST_TAGS: Final = 4096
-"""Tagged fields in one section, which are skipped in one turn. No message defines more than a handful."""
+MAX_TAGS_PER_SECTION: Final = 4096
+"""Tagged fields in one section, which is skipped in one turn. No message defines more than a handful."""
 MAX_INT32: Final = 0x7FFFFFFF
 
 
-def varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
+def read_varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
     """Read an unsigned varint.
 
-    Returns: its value and the position behind it.
-    Raises:  MalformedFrame: it does not end, or is above what an int32 holds.
+    Returns: the value and the position behind the varint.
+    Raises:  MalformedFrame: the varint does not end, or its value is above int32.
     """
     value = shift = 0
     for at in range(pos, pos + MAX_VARINT_BYTES):
@@ -65,33 +64,33 @@ def encode_varint(value: int) -> bytes:
 def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     """Skip a section of tagged fields, known and unknown alike.
 
-    Returns: the position behind it.
-    Raises:  MalformedFrame: a varint that cannot be, or more fields than any message has.
+    Returns: the position behind the section.
+    Raises:  MalformedFrame: an invalid varint, or more fields than any message has.
     Source:  KIP-482
     """
-    count, pos = varint(buf, pos, peer)
-    if count > MOST_TAGS:
-        too_many_tags(count, peer)
+    count, pos = read_varint(buf, pos, peer)
+    if count > MAX_TAGS_PER_SECTION:
+        reject_tag_count(count, peer)
     for _ in range(count):
         if buf[pos] < 0x80:
             pos += 1
         else:
-            _, pos = varint(buf, pos, peer)
+            _, pos = read_varint(buf, pos, peer)
         size = buf[pos]
         pos += 1
         if size > 0x7F:
-            size, pos = varint(buf, pos - 1, peer)
+            size, pos = read_varint(buf, pos - 1, peer)
         pos += size
     return pos
 
 
-def too_many_tags(count: int, peer: Peer = "broker") -> NoReturn:
+def reject_tag_count(count: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a section with more tagged fields than any message has."""
     raise MalformedFrame(peer, f"{count} tagged fields in one section")
 
 
-def negative(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
-    """Refuse a length or count below -1, which stands for null."""
+def reject_negative_length(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
+    """Refuse a length or count below -1, which means null."""
     raise MalformedFrame(peer, f"length {length} before byte {pos}")
 
 

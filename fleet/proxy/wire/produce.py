@@ -1,8 +1,8 @@
-"""Produce, which is most of all requests: what is read of it, and its usual shapes, recognized at once.
+"""Produce, the most frequent request: reads its ``acks``, and recognizes its usual responses.
 
-A proxy's processor caches are cold at each request, so what counts is how little code and how few objects a
-frame touches. Both shortcuts decide the same as the way around them (``produce_acks``, the patching
-functions), which takes whatever they do not recognize.
+The processor caches of a proxy are cold at each request, so a frame has to touch as little code and as few
+objects as possible. Both shortcuts decide like the general code (``produce_acks``, the patching functions),
+which handles all frames that the shortcuts do not recognize.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from librt.strings import read_i16_be, read_i32_be
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import PRODUCE
-from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
+from fleet.proxy.wire.primitives import read_int16, read_varint, skip_tags
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
 class Recognizer(ABC):
-    """Knows a shape of frames without an address. A class, whose method compiled code calls directly."""
+    """Recognizes frames of one shape without an address. Compiled code calls methods of a class directly."""
 
     @abstractmethod
     def passes(self, data: bytes, pos: i64, after: i64) -> bool:
-        """Whether the whole frame between two positions has it."""
+        """Whether the whole frame between two positions has the shape."""
 
-    def begins(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
-        """Whether a frame that is to end at ``after``, and is there up to ``end``, has it if zeros are behind
-        what is of any length: there is no room for anything else then.
+    def passes_prefix(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+        """Whether a frame that ends at ``after``, and has arrived up to ``end``, has the shape if the bytes
+        behind its records are zero: then there is no room for other fields.
         """
         return False
 
@@ -38,27 +38,27 @@ class Recognizer(ABC):
 REQUEST_HEADER_BYTES: Final = 14
 _FLEXIBLE: Final[int] = APIS[PRODUCE].first_flexible
 
-FIRST_IN_PLACE: Final = _FLEXIBLE
-"""The first version of requests that mostly have ``acks`` right behind three bytes after the client id: no
-tagged fields, and no transactional id."""
+FIRST_FLEXIBLE_PRODUCE: Final = _FLEXIBLE
+"""The first version of requests that mostly have ``acks`` at the third byte after the client id: no tagged
+fields, and no transactional id."""
 
-# One batch that was written, or that failed without a word: no record errors, no message, no tagged fields,
-# and so no node endpoints. ProduceResponse.json: size, correlation id, tags; responses [name or id,
+# One batch that was written, or that failed without a message: no record errors, no tagged fields, and so no
+# node endpoints. ProduceResponse.json: size, correlation id, tags; responses [name or id,
 # partition_responses [index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors,
 # error_message, tags], tags]; throttle_time_ms, tags.
 _NAME_AT: Final = 10
 _LONGEST_NAME: Final = 127
-"""As its length is in one byte, which counts one more."""
+"""The longest name whose length fits in one byte, which has one more than the length."""
 _ID_BYTES: Final = 16
 _BATCH_BYTES: Final = 40
-"""From behind the topic on."""
+"""The bytes behind the topic's name."""
 _NO_TAGS_ONE_TOPIC: Final = 0x00_02
 _NO_ERRORS_NO_MESSAGE: Final = 0x01_00_00_00
-"""And no tagged fields of the partition, nor of the topic."""
+"""Includes that neither the partition nor the topic has tagged fields."""
 
 
 class _OneBatch(Recognizer):
-    """One batch of a topic that is named by what has ``self.id_bytes`` bytes, or by a short text."""
+    """One batch of a topic with an id of ``self.id_bytes`` bytes, or with a short name if that is 0."""
 
     def __init__(self, id_bytes: int) -> None:
         self.id_bytes: i64 = id_bytes
@@ -80,22 +80,22 @@ class _OneBatch(Recognizer):
 
 
 _BY_NAME: Final = _OneBatch(0)
-ONE_BATCH: Final[dict[int, Recognizer]] = {
+PRODUCE_RECOGNIZERS: Final[dict[int, Recognizer]] = {
     **dict.fromkeys((10, 11, 12), _BY_NAME),
     13: _OneBatch(_ID_BYTES),
 }
-"""Produce version → recognizes the response to one batch, which has no address in it."""
+"""Produce version → recognizer of the response to one batch, which has no address."""
 
 
-MOST_HEADER_TAGS: Final = 16
+MAX_HEADER_TAGS: Final = 16
 """Tagged fields in a request header. Kafka defines none and skips unknown ones; this leaves room for more.
 
-The header is read again whenever more of it arrives, so an unbounded number would cost its length each time.
+The header is read again whenever more of it arrives, so an unlimited header would cost its length each time.
 """
 
 
 def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
-    """Read how many acknowledgements a Produce request wants; 0 means that no response comes.
+    """Read how many acknowledgements a Produce request requires; 0 means that it gets no response.
 
     Args:   frame: the request from its size field on, as far as it has arrived.
     Raises: IndexError, struct.error: more bytes are needed; MalformedFrame
@@ -104,8 +104,8 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
     if version >= _FLEXIBLE:
         if frame[pos]:
-            count = varint(frame, pos, "client")[0]
-            if count > MOST_HEADER_TAGS:
+            count = read_varint(frame, pos, "client")[0]
+            if count > MAX_HEADER_TAGS:
                 raise MalformedFrame("client", f"{count} tagged fields in a request header")
             pos = skip_tags(frame, pos, "client")
         else:
@@ -113,7 +113,7 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
         length = frame[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(frame, pos - 1, "client")
+            length, pos = read_varint(frame, pos - 1, "client")
         if length > 1:
             pos += length - 1
     else:

@@ -1,4 +1,4 @@
-"""What is read of requests: the header, and of two APIs a little more."""
+"""The header of requests, and the layouts of their responses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fleet.proxy.wire.api_versions import (
     API_VERSIONS_V3,
     PRODUCE,
 )
-from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_ASKED_AGAIN, asking_again
-from fleet.proxy.wire.fetch import FETCH, WITHOUT_ENDPOINTS
+from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_RETRY_VERSION, with_retry_after_move
+from fleet.proxy.wire.fetch import FETCH, FETCH_RECOGNIZERS
 from fleet.proxy.wire.heartbeats import HEARTBEATS
-from fleet.proxy.wire.produce import ONE_BATCH, Recognizer
+from fleet.proxy.wire.produce import PRODUCE_RECOGNIZERS, Recognizer
 
 read_request_header: Final = Struct(">iIIh").unpack_from
-"""Size; api key and version as one number; correlation id; length of the client id, negative for null."""
+"""Size; API key and version as one number; correlation id; length of the client id, negative for null."""
 
-# What is remembered of a request is one number: the correlation id, and above it the index into LAYOUTS. So
-# a response that passes unread is recognized by one comparison. PLANS gives the part above; -1 minus it where
-# more than the header must be read.
+# The entry that is remembered for a request is one number: the correlation id, and above it the index into
+# LAYOUTS. So one comparison recognizes a response that passes unread. RESPONSE_LAYOUTS has the upper part of
+# the entry, or -1 minus it if more than the header must be read.
 
 LAYOUT_SHIFT: Final = 32
 CORRELATION_MASK: Final = (1 << LAYOUT_SHIFT) - 1
@@ -32,49 +32,56 @@ CORRELATION_MASK: Final = (1 << LAYOUT_SHIFT) - 1
 
 def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
     layouts: list[Layout | Streamed | None] = [None]
-    plans = {
+    response_layouts = {
         key << 16 | version: 0
         for key, api in APIS.items()
         for version in range(api.min_version, api.max_version + 1)
     }
     for key, first, last, layout in PATCHED:
         for version in range(first, last + 1):
-            plans[key << 16 | version] = len(layouts) << LAYOUT_SHIFT
-        if key == FIND_COORDINATOR and last <= LAST_ASKED_AGAIN and isinstance(layout, Layout):
-            layouts.append(asking_again(layout, first))
+            response_layouts[key << 16 | version] = len(layouts) << LAYOUT_SHIFT
+        if key == FIND_COORDINATOR and last <= LAST_RETRY_VERSION and isinstance(layout, Layout):
+            layouts.append(with_retry_after_move(layout, first))
         else:
             layouts.append(layout)
     for version in range(APIS[API_VERSIONS].min_version, APIS[API_VERSIONS].max_version + 1):
-        plans[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
+        response_layouts[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
     layouts += (API_VERSIONS_V0, API_VERSIONS_V3, API_VERSIONS_UNKNOWN)
-    for api, plan in plans.items():
+    for api, response_layout in response_layouts.items():
         if api >> 16 in (PRODUCE, API_VERSIONS) or api >> 16 in HEARTBEATS:
-            plans[api] = -1 - plan
-    return tuple(layouts), plans
+            response_layouts[api] = -1 - response_layout
+    return tuple(layouts), response_layouts
 
 
-_MADE: Final = _layouts()
-LAYOUTS: Final = _MADE[0]
-PLANS: Final = _MADE[1]
-VERSIONS: Final = 32
-"""How many each API has room for in the table below."""
+_BUILT: Final = _layouts()
+LAYOUTS: Final = _BUILT[0]
+RESPONSE_LAYOUTS: Final = _BUILT[1]
+VERSIONS_PER_API: Final = 32
+"""Number of versions of each API in the table below."""
 UNLISTED: Final = -(1 << 62)
-"""In place of a plan: the request is not in the tables."""
-PLAN_TABLE: Final[list[int]] = [
-    PLANS.get(key << 16 | version, UNLISTED) for key in range(max(APIS) + 1) for version in range(VERSIONS)
+"""In place of a response layout: the request is not in the tables."""
+RESPONSE_LAYOUT_TABLE: Final[list[int]] = [
+    RESPONSE_LAYOUTS.get(key << 16 | version, UNLISTED)
+    for key in range(max(APIS) + 1)
+    for version in range(VERSIONS_PER_API)
 ]
-"""``PLANS`` by key times VERSIONS plus version: a list is looked up without a number being made an object."""
+"""``RESPONSE_LAYOUTS`` by key times VERSIONS_PER_API plus version: a list look-up creates no object."""
 UNKNOWN_API_VERSIONS: Final = len(LAYOUTS) - 1 << LAYOUT_SHIFT
 
 API_KEYS: Final = tuple(
     next((key for key, _, _, known in PATCHED if layout and known.name == layout.name), API_VERSIONS)
     for layout in LAYOUTS
 )
-"""Index into LAYOUTS → api key."""
+"""Index into LAYOUTS → API key."""
 
-_USUAL: Final[dict[int, dict[int, Recognizer]]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
-_RECOGNIZERS: Final = {
-    LAYOUTS.index(layout): _USUAL[key][first] for key, first, _, layout in PATCHED if key in _USUAL
+_RECOGNIZERS_BY_API: Final[dict[int, dict[int, Recognizer]]] = {
+    PRODUCE: PRODUCE_RECOGNIZERS,
+    FETCH: FETCH_RECOGNIZERS,
 }
-WITHOUT_ADDRESS: Final[list[Recognizer | None]] = [_RECOGNIZERS.get(index) for index in range(len(LAYOUTS))]
-"""Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""
+_RECOGNIZERS: Final = {
+    LAYOUTS.index(layout): _RECOGNIZERS_BY_API[key][first]
+    for key, first, _, layout in PATCHED
+    if key in _RECOGNIZERS_BY_API
+}
+RECOGNIZERS: Final[list[Recognizer | None]] = [_RECOGNIZERS.get(index) for index in range(len(LAYOUTS))]
+"""Index into LAYOUTS → recognizer of many responses without an address."""

@@ -1,8 +1,8 @@
-"""The end of a response with addresses behind records, rewritten without a change of its length.
+"""Rewrites the end of a response with addresses behind records, without changing its length.
 
-The frame's length was sent long before. So what the fleet's addresses are shorter by is filled with tagged
-fields that clients skip, because no definition knows their numbers; where those addresses do not fit, such
-fields take the place of all of them, and the client asks for Metadata, as it did before there were any.
+The frame's length was sent long before. If the fleet's addresses are shorter, the rest is padded with tagged
+fields that clients skip, because no definition has their tags. If the addresses do not fit, padding replaces
+all of them, and the client requests Metadata, like older clients without these addresses.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Final, NamedTuple
 
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.addresses import Addresses, Parts, Streamed
-from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, too_many_tags, varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, read_varint, reject_tag_count
 
 TAIL_LIMIT_BYTES: Final = 64 * 1024
-"""How long a tail may be to be rewritten; a longer one is replaced by padding."""
+"""The longest tail that is rewritten; a longer one is replaced by padding."""
 
-MOST_FIELDS: Final = 256
-"""Tagged fields in the last section, which are copied in one turn. No message defines more than a handful."""
+MAX_TAIL_FIELDS: Final = 256
+"""Tagged fields in the last section, which is copied in one turn. No message defines more than a handful."""
 
 PADDING_TAGS: Final = range(1, 128)
-"""Those that a padding field may have, of one byte; the highest that are free are taken."""
+"""The tags of one byte that a padding field may have; the highest free tags are used."""
 
 _NO_ADDRESSES: Final = b"\x01"
 """An empty array."""
 
 
 class TaggedField(NamedTuple):
-    """A tagged field: its number, and all of it as it is encoded."""
+    """A tagged field: its tag, and its whole encoding."""
 
     tag: int
     encoded: bytes
@@ -37,49 +37,51 @@ class TaggedField(NamedTuple):
 def rewrite(tail: memoryview, layout: Streamed, addresses: Addresses) -> bytes | None:
     """Replace the addresses in a whole tail, or remove them.
 
-    Args:    tail: from where ``layout.scan`` has ended to the end of the frame.
-    Returns: as many bytes; None where there is no address to replace.
+    Args:    tail: the bytes from the end of ``layout.scan`` to the end of the frame.
+    Returns: the new tail, of the same length; None if there is no address to replace.
     Raises:  IndexError, struct.error: the tail ends inside a field; MalformedFrame
     """
     pos = replaced = 0
     array = b""
     if layout.tag is None:
         array, replaced, pos = _array(tail, 0, layout, addresses)
-    kept: list[TaggedField] = []
+    other_fields: list[TaggedField] = []
     fields: list[TaggedField] = []
-    count, pos = varint(tail, pos)
-    if count > MOST_FIELDS:
-        too_many_tags(count)
+    count, pos = read_varint(tail, pos)
+    if count > MAX_TAIL_FIELDS:
+        reject_tag_count(count)
     for _ in range(count):
-        begins = pos
-        tag, pos = varint(tail, pos)
-        size, pos = varint(tail, pos)
+        start = pos
+        tag, pos = read_varint(tail, pos)
+        size, pos = read_varint(tail, pos)
         stop = pos + size
         if stop > len(tail):
             raise IndexError(stop)
         if tag == layout.tag:
             value, found, pos = _array(tail[:stop], pos, layout, addresses)
             if pos != stop:
-                raise MalformedFrame("broker", f"tagged field ends at byte {pos} and not at {stop}")
+                raise MalformedFrame("broker", f"tagged field ends at byte {pos}, expected {stop}")
             replaced += found
             fields.append(TaggedField(tag, encode_varint(tag) + encode_varint(len(value)) + value))
         else:
-            kept.append(TaggedField(tag, bytes(tail[begins:stop])))
+            other_fields.append(TaggedField(tag, bytes(tail[start:stop])))
             pos = stop
     if pos != len(tail):
-        raise MalformedFrame("broker", f"the last section ends at byte {pos} and not at {len(tail)}")
+        raise MalformedFrame("broker", f"the last section ends at byte {pos}, expected {len(tail)}")
     if not replaced:
         return None
-    fitting = fit(array, [*fields, *kept], len(tail)) or fit(_NO_ADDRESSES if array else b"", kept, len(tail))
+    fitting = fit(array, [*fields, *other_fields], len(tail)) or fit(
+        _NO_ADDRESSES if array else b"", other_fields, len(tail)
+    )
     if fitting is None:
-        raise MalformedFrame("broker", f"{count} tagged fields leave no number for another one")
+        raise MalformedFrame("broker", f"{count} tagged fields leave no tag for padding")
     return fitting
 
 
 def fit(array: bytes, fields: Sequence[TaggedField], size: int) -> bytes | None:
-    """An array and a section of tagged fields behind it, made ``size`` bytes long by up to two more fields.
+    """Encode an array and a section of tagged fields, padded to ``size`` bytes with up to two more fields.
 
-    Returns: None where it is longer, or shorter by one byte, which no field is.
+    Returns: the bytes; None if they are longer, or one byte shorter, because no field has one byte.
     """
     used = {each.tag for each in fields}
     free = [tag for tag in PADDING_TAGS if tag not in used][-2:]
@@ -96,16 +98,16 @@ def fit(array: bytes, fields: Sequence[TaggedField], size: int) -> bytes | None:
 
 
 def padding(tag: int, size: int) -> TaggedField | None:
-    """A field of zeros that is ``size`` bytes long in all; see ``padding_head``."""
+    """Return a field of zeros with ``size`` bytes in total; see ``padding_head``."""
     head = padding_head(tag, size)
     return TaggedField(tag, head.ljust(size, b"\0")) if head else None
 
 
 def padding_head(tag: int, size: int) -> bytes:
-    """The tag and the length of a field that is ``size`` bytes long in all.
+    """Return the tag and the length of a field with ``size`` bytes in total.
 
-    Returns: nothing where there is none of that size: below 2, and where the length would need a byte more
-             and then be too long, as with 130.
+    Returns: empty if no field has this size: below 2 bytes, or when a longer encoding of the length makes the
+             field too long, such as with 130 bytes.
     """
     for width in range(1, MAX_VARINT_BYTES + 1):
         length = size - 1 - width
@@ -115,7 +117,7 @@ def padding_head(tag: int, size: int) -> bytes:
 
 
 def blank_head(layout: Streamed, size: int) -> bytes:
-    """The beginning of a tail of ``size`` bytes that is nothing but padding; all that follows is zeros.
+    """Return the beginning of a tail of ``size`` bytes that is only padding; only zeros follow.
 
     Args: size: above TAIL_LIMIT_BYTES.
     """
@@ -131,8 +133,8 @@ def blank_head(layout: Streamed, size: int) -> bytes:
 def _array(buf: memoryview, pos: int, layout: Streamed, addresses: Addresses) -> tuple[bytes, bool, int]:
     """Rewrite an array of addresses.
 
-    Returns: the new one, whether it has another address, and where the old one ended.
-    Raises:  IndexError, struct.error: it does not end in ``buf``
+    Returns: the new array, whether an address was replaced, and where the old array ended.
+    Raises:  IndexError, struct.error: the array does not end in ``buf``
     """
     parts: Parts = []
     mark, ends = layout.endpoints(buf, pos, addresses, parts)

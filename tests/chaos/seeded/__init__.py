@@ -1,1 +1,1 @@
-"""Seeded runs of a fleet under faults, judged by what its clients and its members have seen."""
+"""Seeded runs of a fleet under faults, checked by the observations of its clients and members."""

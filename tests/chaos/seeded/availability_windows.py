@@ -1,10 +1,10 @@
-"""When identities were missing: by what a fleet has told, without Spark, and by what was seen from outside.
+"""Periods in which identities were missing: by the fleet's events, without Spark, and by observation.
 
-The first is the naive twin of `fleet.pipeline.slo`, of the same events: both have to find the same, to the
-millisecond. The second is another matter. Whoever looks on from outside does not see when a member dies, nor
-when a directory is in use, but what answers say. So what is told to operators has to contain what was seen:
-it begins no later than the fault was there, and ends no earlier than the last question that was answered
-with the address of a dead member was asked. By how much it is longer, is measured.
+The first is the naive twin of `fleet.pipeline.slo`, from the same events: both must agree to the millisecond.
+The second differs: an external observer sees responses, not when a member dies or when a directory is in use.
+So the reported period must contain the observed period. It must begin no later than the time at which the
+fault was certain, and end no earlier than the last request that was answered with the address of a dead
+member. The margin, by which the reported period is longer, is measured.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from fleet.core.model import BrokerId
 from fleet.drills.workload.checker import History, Outage
 from fleet.pipeline.documents import AvailabilityDocument
 
-_ASK_LIMIT_S: Final = 30.0
+_QUERY_LIMIT_S: Final = 30.0
 
 Span: TypeAlias = tuple[int, int]
-"""From when to when, in milliseconds of Unix time."""
+"""Start and end, in milliseconds of Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What operators are told, by identity.
+class ReportedAvailability:
+    """The availability of identities, as operators see it.
 
     Args:
-        takeovers: by generation: alive_ms, began_ms, advertised_ms, committed_ms and first_request_ms.
-        outages: began_ms, ended_ms and cuts.
-        missing_ms: for how long it was missing in all.
+        takeovers: broker id and generation → alive_ms, began_ms, advertised_ms, committed_ms and
+            first_request_ms.
+        outages: broker id, began_ms, ended_ms and cuts of each outage.
+        missing_ms: broker id → total time for which the identity was missing.
     """
 
     takeovers: Mapping[tuple[BrokerId, int], tuple[int | None, ...]]
@@ -43,10 +44,10 @@ class Told:
     missing_ms: Mapping[BrokerId, int]
 
     def windows(self, until_ms: int) -> dict[BrokerId, list[Span]]:
-        """When identities were missing; no two spans of one overlap.
+        """Return the spans in which identities were missing; no two spans of an identity overlap.
 
         Args:
-            until_ms: the end of what has not ended.
+            until_ms: end of outages that still last.
         """
         spans: dict[BrokerId, list[Span]] = defaultdict(list)
         for (broker_id, _), (alive_ms, began_ms, advertised_ms, *_) in self.takeovers.items():
@@ -59,8 +60,8 @@ class Told:
         return {broker_id: list(_without_overlaps(each)) for broker_id, each in spans.items()}
 
 
-def told(events: Iterable[Event], until_ms: int) -> Told:
-    """What follows from what a fleet has told; in any order, and any number of times."""
+def from_events(events: Iterable[Event], until_ms: int) -> ReportedAvailability:
+    """Return the availability that follows from events, in any order and with repetitions."""
     ownership: dict[BrokerId, dict[int, list[OwnershipEvent]]] = defaultdict(lambda: defaultdict(list))
     connections: dict[str, ConnectionEvent] = {}
     for event in events:
@@ -70,25 +71,25 @@ def told(events: Iterable[Event], until_ms: int) -> Told:
             connections[event.id] = event
     takeovers: dict[tuple[BrokerId, int], tuple[int | None, ...]] = {}
     for broker_id, changes in ownership.items():
-        mine = [each for each in connections.values() if each.broker_id == broker_id]
+        of_identity = [each for each in connections.values() if each.broker_id == broker_id]
         for generation, ends_ms in _ends(changes).items():
-            times = _takeover(changes[generation], ends_ms, mine)
+            times = _takeover(changes[generation], ends_ms, of_identity)
             if times is not None:
                 takeovers[broker_id, generation] = times
-    found = Told(takeovers, frozenset(_outages(list(connections.values()))), {})
+    found = ReportedAvailability(takeovers, frozenset(_outages(list(connections.values()))), {})
     missing_ms = dict.fromkeys(ownership, 0)
     for broker_id, spans in found.windows(until_ms).items():
         missing_ms[broker_id] = sum(to_ms - from_ms for from_ms, to_ms in spans)
-    return Told(found.takeovers, found.outages, missing_ms)
+    return ReportedAvailability(found.takeovers, found.outages, missing_ms)
 
 
-def of_document(document: AvailabilityDocument) -> Told:
-    """The same, as the data pipeline says it."""
+def from_document(document: AvailabilityDocument) -> ReportedAvailability:
+    """Return the availability that the data pipeline reports."""
     missing_ms: dict[BrokerId, int] = defaultdict(int)
     for each in document.identities:
         assert each.broker_id is not None
         missing_ms[each.broker_id] += each.unavailable_ms
-    return Told(
+    return ReportedAvailability(
         {
             (each.broker_id, each.generation): (
                 each.alive_ms,
@@ -105,7 +106,7 @@ def of_document(document: AvailabilityDocument) -> Told:
 
 
 def _ends(changes: Mapping[int, Sequence[OwnershipEvent]]) -> dict[int, int | None]:
-    """Until when each generation's owners had an identity."""
+    """Return when the ownership of each generation ended."""
     ends: dict[int, int | None] = {}
     from_ms, before = 0, None
     for generation in sorted(changes):
@@ -117,26 +118,26 @@ def _ends(changes: Mapping[int, Sequence[OwnershipEvent]]) -> dict[int, int | No
 
 
 def _takeover(
-    tellings: Sequence[OwnershipEvent], ends_ms: int | None, connections: Sequence[ConnectionEvent]
+    reports: Sequence[OwnershipEvent], ends_ms: int | None, connections: Sequence[ConnectionEvent]
 ) -> tuple[int | None, ...] | None:
-    """The times of a takeover; None where a change is none."""
-    detected = [each.detected_at_ms for each in tellings if each.detected_at_ms is not None]
-    if not detected or tellings[0].reason != "takeover":
+    """Return the times of a takeover; None if the change is not a takeover."""
+    detected = [each.detected_at_ms for each in reports if each.detected_at_ms is not None]
+    if not detected or reports[0].reason != "takeover":
         return None
-    began_ms, committed_ms = min(detected), min(each.committed_at_ms for each in tellings)
-    alive = [each.alive_at_ms for each in tellings if each.alive_at_ms is not None]
-    advertised = [each.advertised_at_ms for each in tellings if each.advertised_at_ms is not None]
-    asked = [
+    began_ms, committed_ms = min(detected), min(each.committed_at_ms for each in reports)
+    alive = [each.alive_at_ms for each in reports if each.alive_at_ms is not None]
+    advertised = [each.advertised_at_ms for each in reports if each.advertised_at_ms is not None]
+    request_times_ms = [
         each.at_ms
         for each in connections
-        if each.what == "opened" and each.told_by in tellings[0].owners and each.at_ms >= began_ms
+        if each.what == "opened" and each.told_by in reports[0].owners and each.at_ms >= began_ms
     ]
     return (
         min(max(alive), began_ms) if alive else None,
         began_ms,
         max(advertised, default=committed_ms),
         committed_ms,
-        min((at_ms for at_ms in asked if ends_ms is None or at_ms < ends_ms), default=None),
+        min((at_ms for at_ms in request_times_ms if ends_ms is None or at_ms < ends_ms), default=None),
     )
 
 
@@ -158,7 +159,7 @@ def _outages(connections: Sequence[ConnectionEvent]) -> Iterator[tuple[BrokerId,
 
 
 def _without_overlaps(spans: Iterable[Span]) -> Iterator[Span]:
-    """In order; what touches is one."""
+    """Yield the spans in order, and merge spans that touch or overlap."""
     last: Span | None = None
     for from_ms, to_ms in sorted(spans):
         if last is not None and from_ms <= last[1]:
@@ -172,14 +173,14 @@ def _without_overlaps(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
-    """An identity that was seen at a member that was not there; times are of the machine's monotonic clock.
+class SeenMissing:
+    """An identity that an observer saw at a member that was down; times of the machine's monotonic clock.
 
     Args:
-        at_s, there_s: right before the fault, and when it was there for certain.
-        asked_s: when the last question was asked that a survivor answered with such a member's address.
-        better_s: when the last survivor that did so gave another answer for the first time; None where it
-            did not, while the fault lasted.
+        at_s, there_s: right before the fault, and when the fault was certain.
+        asked_s: time of the last request that a survivor answered with the address of such a member.
+        better_s: when the last of these survivors first gave a correct answer; None if it gave none during
+            the fault.
     """
 
     broker_id: BrokerId
@@ -189,8 +190,8 @@ class Missed:
     better_s: float | None
 
 
-def seen_missing(history: History) -> list[Missed]:
-    """What whoever looks on has seen of identities that were missing, one for each outage and identity."""
+def seen_missing(history: History) -> list[SeenMissing]:
+    """Return the identities that the observer saw at members that were down, by outage and identity."""
     found = []
     for outage in history.outages:
         for broker_id in sorted(history.broker_ids):
@@ -200,7 +201,7 @@ def seen_missing(history: History) -> list[Missed]:
     return found
 
 
-def _seen(history: History, outage: Outage, broker_id: BrokerId) -> Missed | None:
+def _seen(history: History, outage: Outage, broker_id: BrokerId) -> SeenMissing | None:
     last_s: float | None = None
     better: list[float | None] = []
     for proxy_id in outage.survivors:
@@ -221,33 +222,35 @@ def _seen(history: History, outage: Outage, broker_id: BrokerId) -> Missed | Non
     ends = [each for each in better if each is not None]
     there_s = outage.at_s if outage.there_s is None else outage.there_s
     better_s = max(ends) if len(ends) == len(better) else None
-    return Missed(broker_id, outage.at_s, there_s, last_s, better_s)
+    return SeenMissing(broker_id, outage.at_s, there_s, last_s, better_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """By how much what is told is longer than what was seen, in milliseconds.
+class Margin:
+    """Difference between a reported and an observed period, in milliseconds.
 
     Args:
-        before_ms: it begins so long before the fault.
-        after_ms: it ends so long after the last survivor gave another answer; None where none did.
+        before_ms: time from the start of the reported period to the fault.
+        after_ms: time from the last survivor's correct answer to the end of the reported period; None if
+            there was no such answer.
     """
 
     before_ms: int
     after_ms: int | None
 
 
-def around(
-    missed: Missed, windows: Mapping[BrokerId, Sequence[Span]], wall_ms: float, drift_ms: float
-) -> Around | None:
-    """What is told of that; None where nothing that is told contains it.
+def margin(
+    missed: SeenMissing, windows: Mapping[BrokerId, Sequence[Span]], wall_ms: float, drift_ms: float
+) -> Margin | None:
+    """Return the margin of the reported period that contains an observed period; None without such a period.
 
     Args:
-        windows: as of `Told.windows`.
-        wall_ms: how far the wall clock is before the machine's monotonic one.
-        drift_ms: by how much that has changed in the run.
+        missed: the observed period.
+        windows: see `ReportedAvailability.windows`.
+        wall_ms: how far the wall clock is ahead of the machine's monotonic clock.
+        drift_ms: change of that difference in the run.
     """
-    slack_ms = drift_ms + 1.0  # what is told is in whole milliseconds
+    slack_ms = drift_ms + 1.0  # reported times are whole milliseconds
     at_ms, there_ms, asked_ms = (
         1000 * each + wall_ms for each in (missed.at_s, missed.there_s, missed.asked_s)
     )
@@ -255,12 +258,12 @@ def around(
         if from_ms <= there_ms + slack_ms and to_ms >= asked_ms - slack_ms:
             better_s = missed.better_s
             after_ms = None if better_s is None else round(to_ms - 1000 * better_s - wall_ms)
-            return Around(round(at_ms - from_ms), after_ms)
+            return Margin(round(at_ms - from_ms), after_ms)
     return None
 
 
-def read(servers: str, topics: Iterable[str]) -> list[Event]:
-    """All events that are in topics now. Raises: DemoError: they cannot be read."""
+def read_events(servers: str, topics: Iterable[str]) -> list[Event]:
+    """Read all events that topics hold now. Raises: DemoError: the events cannot be read."""
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False, "log_level": 0}
     )
@@ -268,16 +271,16 @@ def read(servers: str, topics: Iterable[str]) -> list[Event]:
         places = [
             TopicPartition(topic, partition, 0)
             for topic in topics
-            for partition in consumer.list_topics(topic, _ASK_LIMIT_S).topics[topic].partitions
+            for partition in consumer.list_topics(topic, _QUERY_LIMIT_S).topics[topic].partitions
         ]
-        ends = [consumer.get_watermark_offsets(place, _ASK_LIMIT_S)[1] for place in places]
+        ends = [consumer.get_watermark_offsets(place, _QUERY_LIMIT_S)[1] for place in places]
         consumer.assign(places)
         found: list[Event] = []
         while len(found) < sum(ends):
-            # Of more than there are it would wait for the rest.
-            messages = consumer.consume(min(1000, sum(ends) - len(found)), _ASK_LIMIT_S)
+            # A request for more messages than there are would wait for the rest.
+            messages = consumer.consume(min(1000, sum(ends) - len(found)), _QUERY_LIMIT_S)
             if not messages:
-                raise DemoError(f"{len(found)} of {sum(ends)} events could be read")
+                raise DemoError(f"only {len(found)} of {sum(ends)} events could be read")
             for message in messages:
                 error = message.error()
                 if error is not None:

@@ -1,4 +1,4 @@
-"""aiokafka: an idempotent producer and a group, with its defaults; as a workload's process."""
+"""A workload's process: aiokafka with an idempotent producer and a group, and its default settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _say(what: object) -> None:
 
 
 def _settings(spec: WorkloadSpec) -> dict[str, Any]:
-    """What both clients have in common; of a configuration file, `request.timeout.ms` counts alone."""
+    """Settings of both clients. From a configuration file only `request.timeout.ms` is used."""
     timeout_ms = properties(spec.client_config).get("request.timeout.ms")
     return {
         "bootstrap_servers": spec.bootstrap_servers,
@@ -64,7 +64,7 @@ async def _produce(spec: WorkloadSpec, stopping: asyncio.Event) -> None:
                 try:
                     value = record.encode(spec.record_bytes)
                     future = await producer.send(spec.topic, value, partition=partition)
-                except KafkaError as error:  # the batches are full for as long as nothing is acknowledged
+                except KafkaError as error:  # the batches are full until records are acknowledged
                     _say(f"{type(error).__name__}: {error}")
                     break
                 outstanding.add(future)
@@ -116,7 +116,7 @@ async def _consume(spec: WorkloadSpec, finishing: asyncio.Event) -> None:
                 raise DemoError(f"the group did not reach the end of the log within {DRAIN_LIMIT_S:.0f} s")
     finally:
         received.close()
-        # aiokafka tries its last commit for ever where it loses its coordinator while it closes.
+        # aiokafka repeats its last commit forever if it loses its coordinator while it closes.
         try:
             async with asyncio.timeout(CLOSE_LIMIT_S):
                 await consumer.stop()
@@ -136,6 +136,6 @@ async def _main(spec: WorkloadSpec) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What it only logs begins with %, as with librdkafka.
+    # Lines that are only logged begin with %, as librdkafka's do.
     logging.basicConfig(format="%%%(asctime)s %(levelname)s %(name)s %(message)s")
     asyncio.run(_main(WorkloadSpec(**json.loads(sys.argv[1]))))

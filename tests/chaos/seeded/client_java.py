@@ -1,4 +1,4 @@
-"""The Java client, an idempotent producer and a group that commits all it gets; as a workload's process."""
+"""A workload's process: the Java client with an idempotent producer and a group that commits all records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY_S = 0.1
 
 
 def main() -> None:
-    """Run the workload that the one argument describes, until SIGTERM."""
+    """Run the workload of the command line's one argument until SIGTERM."""
     spec = WorkloadSpec(**json.loads(sys.argv[1]))
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

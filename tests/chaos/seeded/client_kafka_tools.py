@@ -1,4 +1,4 @@
-"""Kafka's own verifiable clients, which are Java: each in a virtual machine, a line of JSON for each record.
+"""Kafka's verifiable clients in Java: each runs in a virtual machine and prints JSON lines for its records.
 
 Start them from the main thread (see `fleet.drills.cluster.spawn`).
 """
@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fleet.core.errors import DemoError
-from fleet.drills.cluster.kafka import LIBS, java
+from fleet.drills.cluster.kafka import java
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from fleet.drills.cluster.spawn import end, spawn
 from fleet.drills.workload.clients import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log, properties
 from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
@@ -41,15 +42,15 @@ appender.console.layout.pattern=%%%d{ISO8601} %-5p %c{1} %m %throwable{short.mes
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
 """
-"""What a client only logs begins with %, as with librdkafka."""
+"""Lines that a client only logs begin with %, as librdkafka's do."""
 
 
 class Tool:
-    """One of them at work.
+    """A running verifiable client.
 
     Args:
-        name: the class, of `org.apache.kafka.tools`.
-        settings: of the client, where its configuration file does not say otherwise.
+        name: class in `org.apache.kafka.tools`.
+        settings: settings of the client; its configuration file overrides them.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Tool:
         logging.write_text(_LOGGING)
         wanted = {**settings, **properties(spec.client_config)}
         config.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
-        command = java(LIBS, logging, *_HEAP, f"org.apache.kafka.tools.{name}")
+        command = java(CHECKOUT_LIBS, logging, *_HEAP, f"org.apache.kafka.tools.{name}")
         command += ["--bootstrap-server", spec.bootstrap_servers, "--topic", spec.topic]
         command += ["--command-config", str(config), *arguments]
         self._process = spawn(command, folder / "workload.log", piped=True)
@@ -74,19 +75,19 @@ class Tool:
         self._reading.start()
 
     def check(self) -> None:
-        """Raises: DemoError: it has ended, or what it prints cannot be understood."""
+        """Check the tool. Raises: DemoError: the tool has ended, or a line is not valid."""
         if not self._reading.is_alive():
             raise DemoError(f"{self._name} has ended")
 
     def stop(self) -> None:
-        """Let it close its client. Raises: DemoError: it has not, in time."""
+        """Let the tool close its client. Raises: DemoError: the client is not closed in time."""
         end([self._process], DRAIN_LIMIT_S)
         self._reading.join()
         if not self._closed:
             raise DemoError(f"{self._name} did not close its client within {DRAIN_LIMIT_S:.0f} s")
 
     def take(self, line: Line) -> None:
-        """What to make of what it prints; called in a thread."""
+        """Process a printed event. Called in a thread."""
         raise NotImplementedError
 
     def _read(self) -> None:
@@ -98,7 +99,7 @@ class Tool:
 
 
 class Producer(Tool):
-    """An idempotent one, which spreads its records evenly over the partitions."""
+    """An idempotent producer that spreads its records evenly over the partitions."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self._acknowledged = HistoryWriter(spec.path("acknowledged"))
@@ -121,12 +122,12 @@ class Producer(Tool):
             self._failed.flush()
 
     def _comes_too_late(self, line: Line) -> bool:
-        """Whether the tool has used its client once more after it had closed it."""
+        """Whether the tool used its client again after closing it."""
         return self._stopping and line["exception"] == "class java.lang.IllegalStateException"
 
 
 class Member(Tool):
-    """The one member of a group."""
+    """A consumer, the only member of its group."""
 
     def __init__(self, name: str, spec: WorkloadSpec, *arguments: str) -> None:
         self._spec = spec
@@ -135,7 +136,7 @@ class Member(Tool):
         super().__init__(name, spec, "--group-id", spec.group, "--verbose", *arguments)
 
     def stop(self) -> None:
-        """Let it consume all that there is, and close its client. Raises: DemoError: it has not, in time."""
+        """Consume the whole log, and close the client. Raises: DemoError: the time is over."""
         ends, deadline_s = ends_of_log(self._spec), time.monotonic() + DRAIN_LIMIT_S
         while any(len(self._offsets[partition]) < high for partition, high in ends.items()):
             self.check()
@@ -155,7 +156,7 @@ class Member(Tool):
 
 
 def _event(line: Line) -> Event:
-    """The record that a line tells of; its time is the wall clock's, turned into the monotonic one's."""
+    """The event of a printed line. Its wall-clock time is converted to the monotonic clock."""
     at_s = line["timestamp"] / 1000.0 - time.time() + time.monotonic()
     return Event(at_s, line["partition"], Record.decode(line["value"].encode()), line["offset"])
 

@@ -1,4 +1,4 @@
-"""An idempotent librdkafka producer and a share group (KIP-932) of Java; as a workload's process."""
+"""A workload's process: an idempotent librdkafka producer and a Java share group (KIP-932)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.seeded.client_kafka_tools import Member
 
 
 def main() -> None:
-    """Run the workload that the one argument describes, until SIGTERM."""
+    """Run the workload of the command line's one argument until SIGTERM."""
     spec = WorkloadSpec(**json.loads(sys.argv[1]))
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

@@ -1,6 +1,6 @@
-"""A transactional librdkafka producer and a read-committed group, as a workload's process.
+"""A workload's process: a transactional librdkafka producer and a read-committed group.
 
-Every fourth transaction is aborted on purpose; what was in it is in the history `aborted`.
+Every fourth transaction is aborted on purpose. Its records are in the history `aborted`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet.core.errors import DemoError
-from fleet.drills.workload.clients import CLIENTS, WorkloadSpec, say, work
+from fleet.drills.workload.clients import CLIENTS, WorkloadSpec, report_error, run_workload
 from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
 
 _TRANSACTION_S = 0.1
@@ -23,7 +23,7 @@ _LIMIT_S = 90.0
 
 
 class _Transactions:
-    """One producer, and what becomes of what it is given."""
+    """One transactional producer, and the histories of its records."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self._spec = spec
@@ -40,7 +40,7 @@ class _Transactions:
                 "bootstrap.servers": spec.bootstrap_servers,
                 "transactional.id": spec.topic,
                 "client.id": "fleet-chaos-transactional",
-                "error_cb": say,
+                "error_cb": report_error,
             }
         )
 
@@ -59,9 +59,9 @@ class _Transactions:
                 self._produce()
                 self._producer.poll(self._spec.partitions / self._spec.rate_per_s)
             if abort:
-                # Readers must have something to be kept from. And where librdkafka aborts before the
+                # The records must reach the log before the abort. If librdkafka aborts before the
                 # coordinator has answered AddPartitionsToTxn, the broker refuses EndTxn
-                # (INVALID_TXN_STATE), and the producer cannot go on: librdkafka's issue 4849.
+                # (INVALID_TXN_STATE), and the producer cannot continue: librdkafka's issue 4849.
                 self._producer.flush(_LIMIT_S)
                 _insist(self._producer.abort_transaction)
             else:
@@ -69,7 +69,7 @@ class _Transactions:
         except KafkaException as error:
             if not _may_abort(error.args[0]):
                 raise
-            say(error.args[0])
+            report_error(error.args[0])
             _insist(self._producer.abort_transaction)
             abort = True
         if abort:
@@ -86,7 +86,7 @@ class _Transactions:
             history.close()
 
     def _produce(self) -> None:
-        """One record for each partition."""
+        """Produce one record to each partition."""
         for partition in range(self._spec.partitions):
             record = Record(self._producer_id, self._number)
             given = Event(time.monotonic(), partition, record, NO_OFFSET)
@@ -115,14 +115,14 @@ class _Transactions:
 
 
 def _may_abort(error: KafkaError) -> bool:
-    """Whether a transaction is to be aborted; a producer that has come to that in between says _STATE."""
+    """Whether an error requires an abort. A producer that is already in this state reports _STATE."""
     return bool(error.txn_requires_abort()) or error.code() == KafkaError._STATE
 
 
 def _insist(call: Callable[[float], None]) -> None:
-    """Repeat what may be repeated until its outcome is known.
+    """Repeat a retriable call until its outcome is known.
 
-    Raises: KafkaException: it failed for good; DemoError: the outcome is not known in time.
+    Raises: KafkaException: the call failed permanently; DemoError: the outcome is not known in time.
     """
     deadline_s = time.monotonic() + _LIMIT_S
     while True:
@@ -132,13 +132,13 @@ def _insist(call: Callable[[float], None]) -> None:
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
-            say(error.args[0])
+            report_error(error.args[0])
         if time.monotonic() > deadline_s:
             raise DemoError(f"the outcome of a transaction was not known within {_LIMIT_S:.0f} s")
 
 
 def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
-    """One transaction after the other until told to stop."""
+    """Run one transaction after the other until `stopping` is set."""
     transactions = _Transactions(spec)
     try:
         transactions.start()
@@ -151,4 +151,4 @@ def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(_produce))
+    sys.exit(run_workload(_produce))

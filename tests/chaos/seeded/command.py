@@ -21,7 +21,7 @@ from tests.chaos.seeded.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
 
 INTERRUPTED = 130
 KEPT = "## What was found and fixed"
-"""From this line on, the report is written by hand."""
+"""The part of the page after this line is written by hand."""
 
 
 @click.command(
@@ -87,7 +87,7 @@ def command(
 
 
 def write_report(path: Path, document: ChaosDocument, first_seed: int) -> None:
-    """The page, and behind it what the old one had that was written by hand."""
+    """The new page, followed by the part of the old page that was written by hand."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     _, heading, kept = old.partition(KEPT)
     path.write_text(page(document, first_seed) + (f"\n{heading}{kept}" if heading else ""), encoding="utf-8")
@@ -141,7 +141,7 @@ def say(line: str) -> None:
 
 
 def run_alone(command: click.Command, name: str) -> None:
-    """Run a command as a program of its own: what it returns is the exit code."""
+    """Run a command as a program. The command returns the exit code."""
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:

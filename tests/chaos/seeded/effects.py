@@ -1,4 +1,4 @@
-"""How to see that a fault has its effect, and that it has none any more."""
+"""Observes from outside whether a fault has its effect, and whether the effect has ended."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from fleet.admin.documents import OwnershipDocument
-from fleet.core.errors import AdminError, DemoError
+from fleet.core.errors import AdminError, FaultNotObserved
 from fleet.core.model import Liveness
-from fleet.drills.workload.waiting import happens, in_thread
+from fleet.drills.workload.waiting import eventually, in_thread
 from tests.chaos.seeded.network import Link, hang_up, knock
 
 PROOF_LIMIT_S: Final = 5.0
-_NOTHING_FOR_S = 1.0
-_EVERY_S = 0.05
-
-
-class NoEffect(DemoError):
-    """A fault was injected, and nothing shows that it happened."""
+_SILENCE_S = 1.0
+_POLL_INTERVAL_S = 0.05
 
 
 def find_child(supervisor_pid: int, place: str) -> psutil.Process | None:
-    """A child of a supervisor by its place, such as ``p1/control``, which is in its command line."""
+    """The child of a supervisor with a place such as ``p1/control`` in its command line; None without one."""
     for process in psutil.Process(supervisor_pid).children(recursive=True):
         try:
             if place in process.cmdline():
@@ -38,7 +34,7 @@ def find_child(supervisor_pid: int, place: str) -> psutil.Process | None:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether a process has ended; a zombie, which only waits to be reaped, has."""
+    """Whether a process has ended. A zombie, which only waits to be reaped, has ended."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -54,12 +50,15 @@ def is_stopped(process: psutil.Process) -> bool:
 
 
 def is_another(process: psutil.Process, former: psutil.Process) -> bool:
-    """Whether a process runs, and the one before it has ended; by its time of birth, too: ids come again."""
+    """Whether a process runs, and the former process has ended.
+
+    psutil compares start times, too, because the kernel reuses process ids.
+    """
     return process != former and is_gone(former) and not is_gone(process)
 
 
 def hears_all(document: OwnershipDocument) -> bool:
-    """Whether a member has a quorum, and holds every other one for alive."""
+    """Whether a member has a quorum, and considers every other member alive."""
     return document.quorum.present and all(
         each.connected and each.liveness is Liveness.UP
         for each in document.members
@@ -77,13 +76,13 @@ def in_sync(client: AdminClient) -> bool:
 
 
 async def prove(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something that does not block is seen. Raises: NoEffect: it is not."""
-    if not await happens(condition, PROOF_LIMIT_S):
-        raise NoEffect(f"{what}: not seen within {PROOF_LIMIT_S:.0f} s")
+    """Wait until a non-blocking condition holds. Raises: FaultNotObserved: it does not hold in time."""
+    if not await eventually(condition, PROOF_LIMIT_S):
+        raise FaultNotObserved(f"{what}: not observed within {PROOF_LIMIT_S:.0f} s")
 
 
 async def becomes(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Wait for a condition that blocks, and that holds not where nobody answers."""
+    """Wait for a blocking condition. It does not hold if a member does not answer."""
 
     def holds() -> bool:
         try:
@@ -95,29 +94,35 @@ async def becomes(condition: Callable[[], bool], limit_s: float) -> bool:
     while not await in_thread(holds):
         if time.monotonic() > deadline_s:
             return False
-        await asyncio.sleep(_EVERY_S)
+        await asyncio.sleep(_POLL_INTERVAL_S)
     return True
 
 
 async def prove_black(link: Link) -> str:
-    """Nothing comes back over a link, and it stands. Raises: NoEffect: something does, or it is broken."""
-    answer = await knock(link.at, _NOTHING_FOR_S)
+    """Check that a link stays open without an answer. Returns: the proof.
+
+    Raises: FaultNotObserved: an answer arrives, or the link breaks.
+    """
+    answer = await knock(link.at, _SILENCE_S)
     if answer.broken or answer.took_s is not None:
-        raise NoEffect(f"something came back over {link.at}, which is a black hole: {answer}")
-    return f"no answer within {_NOTHING_FOR_S:.0f} s"
+        raise FaultNotObserved(f"{link.at} is not a black hole: {answer}")
+    return f"no answer within {_SILENCE_S:.0f} s"
 
 
 async def time_of_answer(link: Link) -> float:
-    """Seconds until a Kafka server behind a link answers. Raises: NoEffect: it does not."""
+    """Seconds until a Kafka server behind a link answers. Raises: FaultNotObserved: no answer."""
     answer = await knock(link.at, PROOF_LIMIT_S)
     if answer.took_s is None:
-        raise NoEffect(f"{link.at} does not answer")
+        raise FaultNotObserved(f"{link.at} does not answer")
     return answer.took_s
 
 
 async def time_of_hanging_up(link: Link) -> float:
-    """Seconds until a member behind a link hangs up on a stranger. Raises: NoEffect: it does not."""
+    """Seconds until a member behind a link closes a foreign connection.
+
+    Raises: FaultNotObserved: the member leaves the connection open.
+    """
     took_s = await hang_up(link.at, PROOF_LIMIT_S)
     if took_s is None:
-        raise NoEffect(f"{link.at} does not hang up on strangers")
+        raise FaultNotObserved(f"{link.at} does not close a foreign connection")
     return took_s

@@ -1,8 +1,8 @@
-"""Which records of a log their own producer has sent again under another epoch: no broker can know them.
+"""Finds records that their own producer sent again under another epoch. No broker can detect them.
 
-An idempotent producer that is told of a sequence number out of order counts from 0 again under the next
-epoch, and sends all that is not acknowledged; what brokers hold of it is in the log twice. Seen of librdkafka
-2.16.1 where brokers end in order.
+After the error OUT_OF_ORDER_SEQUENCE_NUMBER an idempotent producer counts from 0 under the next epoch, and
+sends all unacknowledged records again. Records that the brokers already have are then in the log twice.
+Observed with librdkafka 2.16.1 when brokers shut down in order.
 
 Source: KIP-360 (epochs that the client bumps); record batches of version 2 (producerId, producerEpoch).
 """
@@ -29,17 +29,17 @@ _NONE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The producer that has written a record, and in which of its epochs."""
+    """The producer of a record, and its epoch."""
 
     producer_id: int
     epoch: int
 
 
 def lives(dump: str) -> dict[int, Life]:
-    """By offset, who has written it; of idempotent producers without transactions.
+    """The writer of each offset, for idempotent producers without transactions.
 
     Args:
-        dump: what Kafka's DumpLogSegments prints of one partition.
+        dump: output of Kafka's DumpLogSegments for one partition.
     """
     found: dict[int, Life] = {}
     for first, last, producer_id, epoch, transactional in _BATCH.findall(dump):
@@ -50,7 +50,7 @@ def lives(dump: str) -> dict[int, Life]:
 
 
 def sent_again(log: Iterable[Event], written: Mapping[Place, Life]) -> frozenset[Place]:
-    """The entries that repeat a record which the same producer has written last in an earlier epoch.
+    """The entries that repeat a record which the same producer last wrote in an earlier epoch.
 
     Args:
         log: each partition in the order of its offsets.
@@ -69,7 +69,7 @@ def sent_again(log: Iterable[Event], written: Mapping[Place, Life]) -> frozenset
 
 
 def repeated_partitions(log: Iterable[Event]) -> set[int]:
-    """The partitions that hold a record more than once."""
+    """The partitions that have a record more than once."""
     seen: set[Identity] = set()
     repeated = set()
     for event in log:
@@ -83,9 +83,9 @@ def repeated_partitions(log: Iterable[Event]) -> set[int]:
 def read_again(
     log: Iterable[Event], kafka: KafkaCluster, broker_id: BrokerId, topic: str
 ) -> frozenset[Place]:
-    """`sent_again` of a topic whose partitions that broker holds all of.
+    """The `sent_again` entries of a topic, all of whose partitions one broker has.
 
-    Raises: DemoError: there is no dump of one.
+    Raises: DemoError: a partition has no dump.
     """
     entries = list(log)
     written = {

@@ -1,4 +1,4 @@
-"""Failures of members' own: names, routes and descriptors that are missing, while everybody is well."""
+"""Local failures of healthy members: missing names, routes and descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.seeded.effects import find_child
 from tests.chaos.seeded.schedule import Kind
 
-_WRITTEN: Final = MappingProxyType(
+_FAILURES: Final = MappingProxyType(
     {
         Kind.NO_NAMES: {"names": "gone"},
         Kind.SLOW_NAMES: {"names": "slow"},
@@ -32,8 +32,8 @@ class LocalFaults:
     """Makes control processes of a fleet fail on command.
 
     Args:
-        fleet: whose members are started after this.
-        folder: for what tells its members how to fail.
+        fleet: the fleet, before its members start.
+        folder: folder of the files that control the failures.
     """
 
     def __init__(self, fleet: LocalFleet, folder: Path) -> None:
@@ -48,30 +48,30 @@ class LocalFaults:
 
     @contextmanager
     def failing(self, victims: Collection[ProxyId], kind: Kind) -> Iterator[None]:
-        """Meanwhile, the control processes of some members fail; one of ``LOCAL_FAULTS``."""
+        """Make control processes of members fail while the block runs, by one of ``LOCAL_FAULTS``."""
         with ExitStack() as stack:
             for victim in victims:
                 if kind is Kind.NO_DESCRIPTORS:
                     stack.enter_context(_no_descriptors(self._control(victim)))
                 else:
-                    self._tell(victim, _WRITTEN[kind])
+                    self._write(victim, _FAILURES[kind])
                     stack.callback(self._file(victim).unlink)
             yield
 
     def failures(self, proxy_id: ProxyId) -> float:
-        """What a member has counted of them. Raises: AdminError: it does not answer."""
+        """A member's count of local failures. Raises: AdminError: the member does not answer."""
         _, body = self._fleet.get(proxy_id, "/metrics")
         for line in body.decode().splitlines():
             if line.startswith("fleet_local_failures_total "):
                 return float(line.split()[1])
-        raise DemoError(f"{proxy_id} counts no failures of its own")
+        raise DemoError(f"{proxy_id} has no metric of local failures")
 
     def _file(self, proxy_id: ProxyId) -> Path:
         return self._folder / f"{proxy_id}.json"
 
-    def _tell(self, proxy_id: ProxyId, what: object) -> None:
+    def _write(self, proxy_id: ProxyId, failures: object) -> None:
         unnamed = self._folder / f"{proxy_id}.new"
-        unnamed.write_text(json.dumps(what))
+        unnamed.write_text(json.dumps(failures))
         unnamed.rename(self._file(proxy_id))
 
     def _control(self, proxy_id: ProxyId) -> psutil.Process:
@@ -83,9 +83,9 @@ class LocalFaults:
 
 @contextmanager
 def _no_descriptors(process: psutil.Process) -> Iterator[None]:
-    """Meanwhile, a process can open nothing."""
+    """Prevent a process from opening descriptors while the block runs."""
     before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-    # Not the number of those that are open: each one that is closed would leave room for another.
+    # Zero, not the number of open descriptors: each closed descriptor would allow a new one.
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, before[1]))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Toxiproxy between everybody: members and members, clients and proxies, proxies and brokers.
+"""Toxiproxy between members, between clients and proxies, and between proxies and brokers.
 
 with Toxiproxy(BIN, folder) as network:
     network.put_before_members(fleet)             # before the fleet starts
@@ -33,7 +33,7 @@ from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, spawn
 from tests.chaos.seeded.schedule import Direction
 
-NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it
+NAMES = ("toxiproxy-server", "server")  # the name that make gives it; the name that `go install` gives it
 _START_LIMIT_S = 10.0
 _API_VERSIONS = 18
 _IMPOSSIBLE_VERSION = 0x7FFF
@@ -42,11 +42,11 @@ _CLIENT_ID = b"fleet-chaos"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One way through Toxiproxy, as the target of a fault sees it.
+    """One link through Toxiproxy, from the point of view of a fault's target.
 
     Args:
-        at: where Toxiproxy listens for it.
-        dials: whether the target is the one that opens connections; else it accepts them.
+        at: the address where Toxiproxy listens.
+        dials: whether the target opens connections; otherwise it accepts them.
     """
 
     proxy: Proxy
@@ -54,9 +54,9 @@ class Link:
     dials: bool = False
 
     def streams(self, direction: Direction) -> tuple[str, ...]:
-        """Toxiproxy's names for what goes to the target, comes from it, or both.
+        """Toxiproxy's streams to the target, from the target, or both.
 
-        Upstream is towards the one that accepts connections.
+        Upstream is the direction towards the side that accepts connections.
         """
         if direction == "both":
             return ("upstream", "downstream")
@@ -64,11 +64,11 @@ class Link:
 
 
 class Toxiproxy:
-    """A running Toxiproxy; one in each process, because its client library knows but one.
+    """A running Toxiproxy. A process can have only one, because the client library supports only one.
 
     Args:
-        binaries: the folder of its server.
-        folder: where its log goes.
+        binaries: folder of the server.
+        folder: folder of the log.
     """
 
     def __init__(self, binaries: Path, folder: Path) -> None:
@@ -105,18 +105,18 @@ class Toxiproxy:
     # ------------------------------------------------------------------------------------------- topology
 
     def put_before_brokers(self, kafka: KafkaCluster, listener: str, at: Mapping[BrokerId, Endpoint]) -> None:
-        """Lead the addresses that brokers advertise on one more listener to them."""
+        """Forward the addresses of an additional listener to the brokers."""
         for broker_id, endpoint in at.items():
             self._brokers[broker_id] = self.lead(endpoint, kafka.listener(listener, broker_id))
 
     def put_before_members(self, fleet: LocalFleet) -> None:
-        """Have members that are not started yet advertise addresses in here."""
+        """Make members advertise addresses of Toxiproxy. Call it before they start."""
         for advertised, bound in advertise_elsewhere(fleet, "127.0.0.1").items():
             owner = fleet.owner_of(advertised) or _whose_bootstrap(fleet, advertised)
             self._clients.setdefault(owner, []).append(self.lead(advertised, bound))
 
     def put_between_members(self, fleet: LocalFleet) -> None:
-        """Have members that are not started yet dial each other in here."""
+        """Make members dial each other through Toxiproxy. Call it before they start."""
         pairs = list(combinations(sorted(fleet.members), 2))
         for (lesser, greater), port in zip(pairs, free_ports(len(pairs)), strict=True):
             here = Endpoint("127.0.0.1", port)
@@ -131,17 +131,17 @@ class Toxiproxy:
         self._clients, self._peers = {}, {}
 
     def lead(self, here: Endpoint, there: Endpoint) -> Link:
-        """Listen at one address, and pass everything on to another."""
+        """Listen at one address, and forward all bytes to another."""
         return Link(self._api.create(upstream=str(there), name=str(here), listen=str(here)), here)
 
     # ---------------------------------------------------------------------------------------------- links
 
     def client_links(self, proxy_id: ProxyId) -> list[Link]:
-        """Those over which clients, and the probes of its peers, reach a member; its bootstrap port first."""
+        """The links over which clients and peers' probes reach a member; the bootstrap port comes first."""
         return self._clients[proxy_id]
 
     def peer_links(self, proxy_id: ProxyId) -> list[Link]:
-        """Those that join a member with each of its peers."""
+        """The links between a member and each of its peers."""
         return [
             Link(link.proxy, link.at, dials=proxy_id == max(pair))
             for pair, link in self._peers.items()
@@ -149,11 +149,11 @@ class Toxiproxy:
         ]
 
     def peer_link(self, one: ProxyId, other: ProxyId) -> Link:
-        """The one that joins two members."""
+        """The link between two members."""
         return self._peers[frozenset((one, other))]
 
     def broker_links(self, broker_id: BrokerId) -> list[Link]:
-        """The one over which the proxies reach a broker."""
+        """The link over which the proxies reach a broker."""
         return [self._brokers[broker_id]]
 
     # --------------------------------------------------------------------------------------------- toxics
@@ -167,7 +167,7 @@ class Toxiproxy:
                 link.proxy.add_toxic(type=toxic, stream=stream, attributes=dict(attributes))
 
     def heal(self, links: Sequence[Link]) -> None:
-        """Take every toxic out of links; connections that have swallowed something are closed by that."""
+        """Remove every toxic from links. This closes connections that have swallowed bytes."""
         for link in links:
             for name in link.proxy.toxics():
                 link.proxy.destroy_toxic(name)
@@ -182,10 +182,10 @@ def _whose_bootstrap(fleet: LocalFleet, endpoint: Endpoint) -> ProxyId:
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """What came of asking something over a link.
+    """The outcome of requests over a link.
 
     Args:
-        took_s: until the answer was whole; None without one.
+        took_s: seconds until all answers were complete; None without answers.
         broken: whether the connection was closed or reset instead.
     """
 
@@ -196,12 +196,12 @@ class Knock:
 
 
 async def knock(at: Endpoint, limit_s: float, requests: int = 1, padding: int = 0) -> Knock:
-    """Ask a Kafka server for its API versions, so many times at once, and wait for all the answers.
+    """Send N ApiVersions requests at once, and wait for all answers.
 
-    In an impossible version, to which a worker answers by itself: whatever the brokers do.
+    The requests have an impossible version. A worker answers them by itself, whatever the brokers do.
 
     Args:
-        padding: bytes to add to each request.
+        padding: number of bytes to add to each request.
     """
     started_s = time.monotonic()
     asked = b"".join(_api_versions(number, padding) for number in range(requests))
@@ -224,7 +224,7 @@ async def knock(at: Endpoint, limit_s: float, requests: int = 1, padding: int = 
 
 
 def _api_versions(correlation_id: int, padding: int) -> bytes:
-    """A whole ApiVersions request. Source: RequestHeader.json v2; ApiVersionsRequest.json"""
+    """A complete ApiVersions request. Source: RequestHeader.json v2; ApiVersionsRequest.json"""
     client_id = _CLIENT_ID + b"." * padding
     header = struct.pack(">hhih", _API_VERSIONS, _IMPOSSIBLE_VERSION, correlation_id, len(client_id))
     frame = header + client_id + b"\0"
@@ -232,9 +232,9 @@ def _api_versions(correlation_id: int, padding: int) -> bytes:
 
 
 async def hang_up(at: Endpoint, limit_s: float) -> float | None:
-    """Send a member's peer port what no member would, for it to close the connection.
+    """Send invalid bytes to a member's peer port, so that the member closes the connection.
 
-    Returns: seconds until it did; None where it has not.
+    Returns: seconds until the connection was closed; None if it stayed open.
     """
     started_s = time.monotonic()
     try:

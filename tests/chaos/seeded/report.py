@@ -1,4 +1,4 @@
-"""What chaos runs have found, as the one JSON object of `--json` and as a page."""
+"""The report of chaos runs: the JSON object of `--json`, and a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.drills.workload.checker import Rule, Violation
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Milliseconds over all runs; null where nothing was measured."""
+    """Milliseconds over all runs; null without a measurement."""
 
     p50: float | None
     p99: float | None
@@ -22,15 +22,15 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """What came about for clients of one kind, whether it was promised not to or not.
+    """Events of clients of one kind, including those without a promise.
 
     Args:
-        lost: acknowledged records; of a compacted topic, keys without their last acknowledged write.
-        redelivered: records that a group was given again.
-        refused: records that the client has told the application it could not deliver.
-        gave_up: producers that librdkafka has ended for good, as it does without a fleet, too.
-        sent_again: of the duplicated, those that their producer has sent again under another epoch after a
-            broker had ended, as librdkafka does without a fleet, too.
+        lost: acknowledged records; for a compacted topic, keys without their last acknowledged write.
+        redelivered: records that a group received again.
+        refused: records that the client reported as undelivered.
+        gave_up: producers that librdkafka ended permanently, as it does without a fleet, too.
+        sent_again: duplicates that their producer sent again under another epoch after a broker had ended, as
+            librdkafka does without a fleet, too.
     """
 
     acknowledged: int
@@ -45,12 +45,12 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class FoundViolation:
-    """One promise that was broken.
+    """One broken promise.
 
     Args:
         plan: the seed, or the name of the plan.
         replay: the command that runs the same plan again.
-        folder: its history and its logs.
+        folder: folder of the run's history and logs.
     """
 
     plan: str
@@ -65,16 +65,16 @@ class ChaosDocument:
     """What ``make chaos ARGS="--runs N --seed S --json"`` prints.
 
     Args:
-        runs: how many were begun.
-        violations: how many promises were broken, in all of them; 0 is what is wanted.
-        lost: acknowledged records that were promised to be kept and were not.
-        duplicated, reordered: records of idempotent producers, in the log or as the group got them, without
-            those that such a producer has sent again under another epoch.
-        faults: how many of each kind were injected, each with a proof of its effect.
-        takeover_ms: from an outage until every reachable member advertised reachable ones alone.
-        stall_ms: of each client, the longest interval of a run in which one partition saw nothing.
-        noticed: by client, all that came about, promised or not.
-        details: of each violation.
+        runs: number of runs that began.
+        violations: number of broken promises in all runs; the goal is 0.
+        lost: acknowledged records that were lost against a promise.
+        duplicated, reordered: records of idempotent producers, in the log or in the group's deliveries,
+            without records that the producer sent again under another epoch.
+        faults: number of proved faults, by kind.
+        takeover_ms: from an outage until every reachable member advertised only reachable members.
+        stall_ms: by client, the longest interval of a run in which one partition had no record.
+        noticed: by client, all events, promised or not.
+        details: each violation.
     """
 
     runs: int
@@ -98,8 +98,8 @@ class RunResult:
 
     Args:
         plan: the seed, or the name of the plan.
-        faults: the kind of each that was proved.
-        stalls_ms: by client.
+        faults: the kind of each proved fault.
+        stalls_ms: longest stalls, by client.
     """
 
     plan: str
@@ -113,7 +113,7 @@ class RunResult:
     exact: frozenset[str] = frozenset()
     """The clients whose records may be neither repeated nor swapped."""
     durable: frozenset[str] = frozenset()
-    """The clients whose acknowledged records may not be lost, by what failed in this run."""
+    """The clients whose acknowledged records must not be lost, given the failures of this run."""
 
 
 def measures(values_ms: Iterable[float]) -> Measures:

@@ -1,4 +1,4 @@
-"""Results of many hours of runs, kept in a file, so that a run that is done need not be done again."""
+"""Keeps results of runs in a file, so that no run has to be repeated."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _RESULT: Final = Codec(RunResult)
 
 
 class Results:
-    """JSON lines, one for each run; of two for the same plan the later one counts.
+    """JSON lines, one for each run. Of two lines for the same plan, the later one counts.
 
-    Raises: DemoError: the file is there, and cannot be read or holds something else.
+    Raises: DemoError: the file exists, but cannot be read or has other content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,12 +38,12 @@ class Results:
             self._by_replay[result.replay] = result
 
     def clean(self, plan: Plan) -> RunResult | None:
-        """What is known of a plan that was run without a violation."""
+        """The result of a plan that ran without a violation; None without one."""
         result = self._by_replay.get(replay(plan))
         return None if result is None or result.violations else result
 
     def add(self, result: RunResult) -> None:
-        """Keep one more. Raises: DemoError: it cannot be written."""
+        """Append a result. Raises: DemoError: the file cannot be written."""
         self._by_replay[result.replay] = result
         try:
             with self._path.open("ab") as file:

@@ -1,4 +1,4 @@
-"""Seeded runs: one Kafka cluster and one Toxiproxy for all of them, and for each a fleet that is new."""
+"""Seeded runs: all runs share a Kafka cluster and a Toxiproxy; each run has a new fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
-from fleet.core.errors import DemoError, FleetError
+from fleet.core.errors import DemoError, FaultNotObserved, FleetError
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -29,9 +29,8 @@ from fleet.drills.workload.audit import longest_stall_ms
 from fleet.drills.workload.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.drills.workload.observer import Observer
 from fleet.drills.workload.streams import Traffic
-from fleet.drills.workload.waiting import happens, in_thread, until
+from fleet.drills.workload.waiting import eventually, in_thread, wait_until
 from tests.chaos.seeded import epochs
-from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Done, Injector
 from tests.chaos.seeded.local_faults import LocalFaults
 from tests.chaos.seeded.network import Toxiproxy
@@ -43,22 +42,22 @@ BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3
 HISTORY: Final = "history.jsonl"
 ENOUGH: Final = 100
-"""A client has had more records acknowledged when it is judged, however long a fault has kept it waiting."""
+"""A client is checked only after more acknowledged records than this, however long a fault delays it."""
 _LISTENER = "FLEET"
 _FLOW_LIMIT_S = 60.0
 _SPARE_IDENTITIES = 1
 _TIMING: Final = MappingProxyType({"rest_after_move_s": 1.0})
-"""So that more moves in a run: by default, members that return would own nothing before it ends."""
+"""Timing that causes more moves: by default, returning members would own nothing before the run ends."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What all runs share.
+    """Servers that all runs share.
 
     Args:
-        upstream: where the fleets find the brokers.
+        upstream: addresses at which the fleets reach the brokers.
     """
 
     kafka: KafkaCluster
@@ -68,7 +67,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """What kept a run from being carried out, and when."""
+    """The error that stopped a run, and its time."""
 
     at_s: float
     detail: str
@@ -76,14 +75,14 @@ class Broke:
 
 @contextmanager
 def toxiproxy(folder: Path) -> Iterator[Toxiproxy]:
-    """The server that `make` has built."""
+    """The server that `make` built."""
     with Toxiproxy(BUILD / "bin", folder) as network:
         yield network
 
 
 @asynccontextmanager
 async def prepare(folder: Path, say: Say) -> AsyncIterator[Ground]:
-    """Three brokers behind Toxiproxy; all ends with the block. Raises: DemoError: they do not come up."""
+    """Run three brokers behind Toxiproxy for the block. Raises: DemoError: the brokers do not start."""
     say(f"starting {BROKERS} Kafka brokers")
     broker_ids = range(1, BROKERS + 1)
     at = {
@@ -99,9 +98,9 @@ async def prepare(folder: Path, say: Say) -> AsyncIterator[Ground]:
 
 
 async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResult:
-    """Carry out one plan, and judge what came of it.
+    """Carry out one plan, and check its history.
 
-    Returns: what was found; its folder is left for whoever wants to look into it.
+    Returns: the result. The folder of the run stays for an investigation.
     """
     result, _ = await witness(plan, ground, folder, say)
     return result
@@ -110,10 +109,10 @@ async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResu
 async def witness(
     plan: Plan, ground: Ground, folder: Path, say: Say, events: Mapping[str, object] | None = None
 ) -> tuple[RunResult, History | None]:
-    """As `perform`, with the history; None where it could not be carried out.
+    """Like `perform`, but with the history; None if the plan could not be carried out.
 
     Args:
-        events: the fleet's configuration of them; None where it is to tell nothing.
+        events: the fleet's `events` section; None to send no events.
     """
     clients = ", ".join(plan.workloads)
     links = " over TLS" if plan.secured else ""
@@ -160,9 +159,9 @@ class _Run:
         self.violations: list[Violation] = []
 
     async def perform(self) -> None:
-        """Start all, break it, judge; a history is left in any case.
+        """Start the fleet and the clients, inject the faults, and check. A history is written in every case.
 
-        Raises: whatever kept it from being carried out.
+        Raises: the error that stopped the run.
         """
         try:
             await self._carry_out()
@@ -180,12 +179,12 @@ class _Run:
             self._fleet.start()
             await in_thread(self._fleet.await_ready)
             await in_thread(lambda: self._fleet.await_settled(self._broker_ids))
-            # Of the settings as they are now: those who go in between have changed what members advertise.
+            # Uses the present settings: the networks in between have changed the advertised addresses.
             observer = self._observer = Observer(self._fleet.settings, self._broker_ids)
-            await stack.enter_async_context(observer.looking())
+            await stack.enter_async_context(observer.observing())
             stack.callback(self._end_clients)
             await self._start_clients()
-            await until(lambda: self._flow_since(self._from_s), "records of every client", _FLOW_LIMIT_S)
+            await wait_until(lambda: self._flow_since(self._from_s), "records of every client", _FLOW_LIMIT_S)
             self._from_s = time.monotonic()
             await self._break(
                 Injector(
@@ -198,7 +197,7 @@ class _Run:
                 )
             )
             self._whole_since_s = time.monotonic()
-            await happens(lambda: self._flow_since(self._whole_since_s, ENOUGH), _FLOW_LIMIT_S, 0.1)
+            await eventually(lambda: self._flow_since(self._whole_since_s, ENOUGH), _FLOW_LIMIT_S, 0.1)
             self._until_s = time.monotonic()
             await self._stop_clients()
             for client in self._clients:
@@ -218,7 +217,7 @@ class _Run:
         return replace(stream, sent_again=again)
 
     def _seen(self) -> History:
-        """All that is known by now; of clients whose logs were not read, what they have seen themselves."""
+        """The history up to now. Without the log of a client's topic, its own observations are used."""
         observer, unread = self._observer, self._clients[len(self._streams) :]
         return History(
             broker_ids=self._broker_ids,
@@ -231,7 +230,7 @@ class _Run:
         )
 
     def _leave_what_is_known(self, error: Exception) -> None:
-        """The history of a run that broke. Whatever goes wrong here, why it broke is what must be told."""
+        """Write the history of a failed run. An error here must not hide the cause of the failure."""
         broke = Broke(time.monotonic(), _told(error))
         try:
             write(self._folder / HISTORY, self._plan, self._done, self.history or self._seen(), broke)
@@ -239,7 +238,7 @@ class _Run:
             self._say(f"  its history could not be written: {_told(failure)}")
 
     def result(self) -> RunResult:
-        """What was found so far."""
+        """The result up to now."""
         history = self.history
         streams = {stream.name: stream for stream in history.streams} if history else {}
         audits = {name: audit_of(stream) for name, stream in streams.items()}
@@ -260,7 +259,7 @@ class _Run:
             folder=str(self._folder),
             violations=tuple(self.violations),
             faults=tuple(done.fault.kind.value for done in self._done),
-            # Nothing is taken over from a member that nobody advertised.
+            # No takeover is necessary from a member that no Metadata named.
             takeovers_ms=tuple(each * 1000.0 for each in took_s if each),
             stalls_ms=stalls_ms,
             noticed={
@@ -285,7 +284,7 @@ class _Run:
     # -------------------------------------------------------------------------------------------- faults
 
     async def _break(self, injector: Injector) -> None:
-        """Inject every fault when it is due; what goes wrong with one does not stop the others."""
+        """Inject every fault at its time. An error of one fault does not stop the others."""
         started_s = time.monotonic()
 
         async def one(number: int) -> None:
@@ -301,7 +300,7 @@ class _Run:
             *(one(number) for number in range(len(self._plan.faults))), return_exceptions=True
         )
         for fault, outcome in zip(self._plan.faults, outcomes, strict=True):
-            if isinstance(outcome, NoEffect):
+            if isinstance(outcome, FaultNotObserved):
                 self.violations.append(Violation("no_effect", f"{fault}: {outcome}"))
             elif isinstance(outcome, FleetError | psutil.Error | KafkaException | OSError):
                 self.violations.append(Violation("broke", f"{fault}: {outcome}"))
@@ -330,7 +329,7 @@ class _Run:
             client.workload.start()
 
     def _flow_since(self, since_s: float, more_than: int = 0) -> bool:
-        """Whether every client sees records since then, and has had more than so many acknowledged in all."""
+        """Whether every client has records since a moment, and more than N acknowledgements in total."""
 
         def flows(traffic: Traffic) -> bool:
             return traffic.flows_since(since_s) and len(traffic.acknowledged.events) > more_than
@@ -341,7 +340,7 @@ class _Run:
         return self._plan.brokers_fail and client.gave_up()
 
     async def _stop_clients(self) -> None:
-        """Let them finish, all at the same time."""
+        """Let all clients finish in parallel."""
         outcomes = await asyncio.gather(
             *(in_thread(client.stop) for client in self._clients), return_exceptions=True
         )
@@ -372,10 +371,10 @@ def replay(plan: Plan) -> str:
 
 
 def write(path: Path, plan: Plan, done: Sequence[Done], history: History, broke: Broke | None = None) -> None:
-    """A run as JSON lines, in the order of time; times are of the machine's monotonic clock.
+    """A run as JSON lines, ordered by time on the machine's monotonic clock.
 
     Args:
-        broke: where it was not carried out: what the other lines tell is not the whole then.
+        broke: the error that stopped the run; the other lines are incomplete then.
     """
     lines: list[tuple[float, dict[str, object]]] = [(0.0, {"what": "plan", **asdict(plan)})]
     for each in done:
@@ -402,5 +401,5 @@ def _told(error: Exception) -> str:
 
 
 def remove(result: RunResult) -> None:
-    """Forget what a run without a violation has written."""
+    """Remove the files of a run without a violation."""
     shutil.rmtree(result.folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 Direction = Literal["both", "in", "out"]
-"""As the target sees it: what it is sent, what it sends, or both."""
+"""The direction from the target's point of view: bytes to it, from it, or both."""
 
 LENGTH_S: Final = 20.0
 OTHER_WORKLOADS: Final = (
@@ -23,15 +23,15 @@ OTHER_WORKLOADS: Final = (
     "java",
     "share",
 )
-"""Two of them are at work in a run, beside the idempotent producer and its group."""
+"""A run uses two of these clients, in addition to the idempotent producer and its group."""
 HEAVY: Final = frozenset({"java", "share"})
-"""Those that start virtual machines: one of them at most is among the two."""
+"""Clients that start Java virtual machines: at most one of the two."""
 MEMBERS: Final = (3, 3, 3, 5)
-"""How many members a fleet has; one of these for each seed."""
+"""Possible numbers of members; each seed chooses one."""
 
 
 class Kind(StrEnum):
-    """What is done, and to whom."""
+    """Kinds of faults."""
 
     KILL_MEMBER = "kill_member"
     FREEZE_MEMBER = "freeze_member"
@@ -71,18 +71,18 @@ GENTLE: Final = frozenset(
         Kind.BANDWIDTH_BROKER,
     }
 )
-"""What slows things down and breaks nothing: goes on beside the other faults."""
+"""Faults that only slow the network down. They last during other faults."""
 
 BROKER_LINKS: Final = frozenset(
     {Kind.BLACKHOLE_BROKER, Kind.RESET_BROKER, Kind.LATENCY_BROKER, Kind.BANDWIDTH_BROKER}
 )
-"""Want a Toxiproxy between the proxies and the brokers."""
+"""Faults that need Toxiproxy between the proxies and the brokers."""
 
 OUTAGES: Final = frozenset({Kind.KILL_MEMBER, Kind.FREEZE_MEMBER, Kind.BLACKHOLE_MEMBER})
-"""What keeps clients from a member, while there are others."""
+"""Faults that separate clients from one member, but not from the others."""
 
 BROKER_ENDS: Final = frozenset({Kind.KILL_BROKER, Kind.ROLLING_BROKER_RESTART})
-"""A record that its leader alone has may be lost then: also one that ends in order waits for no follower."""
+"""Faults that may lose a record that only its leader has: even an orderly shutdown waits for no follower."""
 
 FIRST_SEED: Final = MappingProxyType(
     {
@@ -93,10 +93,10 @@ FIRST_SEED: Final = MappingProxyType(
         Kind.NO_DESCRIPTORS: 221,
     }
 )
-"""Of those that draw a kind. Seeds before were run before there was this one: docs/reliability.jsonl."""
+"""First seed that draws this kind. Earlier seeds ran before the kind existed: docs/reliability.jsonl."""
 
 LOCAL_FAULTS: Final = frozenset({Kind.NO_NAMES, Kind.SLOW_NAMES, Kind.NO_ROUTES, Kind.NO_DESCRIPTORS})
-"""Failures of members' own, for which nobody may be taken for dead."""
+"""Local failures of members, which must not cause a suspicion."""
 
 _ROLES: Final = ("leader", "follower")
 _BROKERS: Final = ("1", "2", "3")
@@ -107,14 +107,14 @@ _DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "in", "out")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How faults of one kind come out.
+    """The parameters of one kind of fault.
 
     Args:
         targets: roles of members, or ids of brokers.
-        duration_s: between which seconds it lasts.
-        room_s: how long it takes from its beginning until all is whole again, at most, on a busy machine.
+        duration_s: shortest and longest duration.
+        room_s: maximum time from the fault until the fleet is whole again, on a busy machine.
         amounts: milliseconds of latency, or KiB/s of bandwidth.
-        one_way: whether it may be in one direction alone.
+        one_way: whether the fault may affect only one direction.
     """
 
     targets: tuple[str, ...]
@@ -135,7 +135,7 @@ SHAPES: Final = MappingProxyType(
         Kind.DRAIN_MEMBER: Shape(_ROLES, (0.5, 2.0), 7.0),
         Kind.ROLLING_RESTART: Shape(_NOBODY, (0.1, 0.5), 18.0),
         Kind.KILL_BROKER: Shape(_BROKERS, (1.0, 4.0), 12.0),
-        # Where clients use both cores it takes 40 to 70 s; this is all the room that a plan has.
+        # If clients use both cores it takes 40 to 70 s. This is all the time that a plan has.
         Kind.ROLLING_BROKER_RESTART: Shape(_NOBODY, (0.1, 1.0), 18.0),
         Kind.BLACKHOLE_PEERS: Shape(_ROLES, (2.0, 5.0), 7.0, one_way=True),
         Kind.RESET_PEERS: Shape(_ROLES, (0.2, 1.0), 3.0),
@@ -162,10 +162,10 @@ class Fault:
     """One fault.
 
     Args:
-        at_s: from the start of the plan; a harsh one waits until the one before it is healed.
-        target: "leader" or "follower", as it is then, or "all"; the id of a broker; "-" where there is no
+        at_s: seconds from the start of the plan. A harsh fault waits until the previous one is healed.
+        target: "leader" or "follower" at the time of the fault, or "all"; the id of a broker; "-" without a
             choice.
-        amount: milliseconds of latency (jitter: the most of it), or KiB/s of bandwidth.
+        amount: milliseconds of latency (for jitter the maximum), or KiB/s of bandwidth.
     """
 
     at_s: float
@@ -186,13 +186,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done in one run.
+    """The faults and clients of one run.
 
     Args:
-        name: how it is asked for again: a seed, or one of `CHOSEN`.
-        workloads: the clients that are at work meanwhile; see `tests.chaos.seeded.workloads`.
-        members: how many the fleet has.
-        secured: whether the links between them are mutual TLS.
+        name: name for a repetition: a seed, or a key of `CHOSEN`.
+        workloads: the clients of the run; see `tests.chaos.seeded.workloads`.
+        members: number of members.
+        secured: whether links between members use mutual TLS.
     """
 
     name: str
@@ -208,11 +208,11 @@ class Plan:
 
 
 def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
-    """The plan of a seed: harsh faults one after the other, and half the time a gentle one beside them."""
+    """The plan of a seed: consecutive harsh faults, and in half of the plans a gentle fault during them."""
     chance = random.Random(seed)
     faults = []
     if chance.random() < 0.5:
-        # First of all, because it is proved while no harsh one is there.
+        # First, because its proof needs a time without a harsh fault.
         faults.append(_draw(chance, sorted(GENTLE), round(chance.uniform(0.0, 0.4), 1)))
     at_s = round(chance.uniform(0.5, 2.0), 1)
     while fitting := _that_fit(seed, length_s - at_s):
@@ -227,7 +227,7 @@ def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
         ("idempotent", first, second),
         length_s,
         chance.choice(MEMBERS),
-        # Drawn apart, so that faults and clients of a seed are those that they were before.
+        # A separate generator, so that faults and clients of older seeds do not change.
         random.Random(f"secured {seed}").random() < 0.5,
     )
 
@@ -280,14 +280,14 @@ CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]]
         ),
     }
 )
-"""Clients and faults by the name of the plan: what `make test-all` runs."""
+"""By name of the plan, its clients and faults. `make test-all` runs these plans."""
 
 SECURED: Final = frozenset({"leader-kill", "blackhole"})
-"""Of these plans, those with links between members that are mutual TLS."""
+"""The plans with mutual TLS between members."""
 
 
 def chosen(name: str) -> Plan:
-    """A plan by its name."""
+    """The plan with a name."""
     others, faults = CHOSEN[name]
     length_s = max(fault.at_s + fault.duration_s for fault in faults) + 2.0
     return Plan(name, faults, ("idempotent", *others), length_s, secured=name in SECURED)

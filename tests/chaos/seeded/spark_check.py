@@ -1,10 +1,10 @@
-"""A chaos run judged a second time, by the data pipeline: Spark has to find what the checker has found.
+"""The Spark cross-check: the data pipeline judges a chaos run again, and must agree with the checker.
 
     python -m tests.chaos.seeded.spark_check --seed 3 --json        what `make pipeline ARGS=…` starts
 
-The fleet tells its events; what its clients and its observer saw is written to a topic, as `outside` events.
-The jobs run over both. What operators would be told of the fleet's availability is held against the events
-themselves, and against what the observer saw (`tests.chaos.seeded.availability_windows`).
+The fleet writes its events. The run writes what its clients and its observer saw to the topic of
+observations. The jobs read both. The availability that operators would see is compared with the events
+themselves, and with what the observer saw (`tests.chaos.seeded.availability_windows`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import click
 from pyspark.sql import SparkSession
 
 from fleet.core.errors import FleetError
-from fleet.core.event_schema import OUTSIDE, TOPICS
+from fleet.core.event_schema import OBSERVATIONS, TOPICS
 from fleet.drills.spark_audit import Clocks, keys_of, ledger, to_us
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import History, Outage, View, audit_of, takeover_s
 from fleet.drills.workload.waiting import in_thread
-from fleet.pipeline.batch_audit import judge as run_jobs
+from fleet.pipeline.batch_audit import run_batch_audit
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.observations import EVENTS, OutageEvent, Outside, ViewEvent
+from fleet.pipeline.observations import EVENTS, Observation, OutageEvent, ViewEvent
 from fleet.pipeline.streams import session
 from tests.chaos.seeded import availability_windows
-from tests.chaos.seeded.availability_windows import Told
+from tests.chaos.seeded.availability_windows import ReportedAvailability
 from tests.chaos.seeded.command import run_alone, say
 from tests.chaos.seeded.run import prepare, remove, witness
 from tests.chaos.seeded.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
@@ -48,14 +48,14 @@ from tests.chaos.seeded.spark_crosscheck import (
 )
 
 _WINDOWS_OF: Final = ("ownership", "connection")
-"""The kinds of events that say when an identity was to be had."""
+"""The kinds of events that determine the availability of an identity."""
 
 
-def outside(history: History, wall_us: int = 0) -> Iterator[Outside]:
-    """What was seen from outside, as events.
+def observations(history: History, wall_us: int = 0) -> Iterator[Observation]:
+    """Yield what clients and the observer of a run have seen.
 
     Args:
-        wall_us: how far the wall clock is before the machine's monotonic one.
+        wall_us: how many microseconds the wall clock is ahead of the machine's monotonic clock.
     """
     for stream in history.streams:
         yield from ledger(stream, wall_us)
@@ -70,24 +70,24 @@ def outside(history: History, wall_us: int = 0) -> Iterator[Outside]:
         yield OutageEvent(str(number), outage.victims, outage.survivors, *times)
 
 
-def judge(
+def cross_check(
     spark: SparkSession, servers: str, prefix: str, history: History, out: Path, clocks: Clocks
 ) -> CrossCheckedRun:
-    """Run the jobs on what is in the topics, and compare.
+    """Run the jobs on the topics of a run, and compare their results with the checker's.
 
     Args:
-        out: a folder for Parquet and checkpoints.
+        out: folder for Parquet files and checkpoints.
     Raises: FleetError: a job failed.
     """
     until_ms = time.time_ns() // 1_000_000
-    found = run_jobs(spark, servers, prefix, str(out), keys_of(history), until_ms)
-    told = availability_windows.told(
-        availability_windows.read(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms
+    found = run_batch_audit(spark, servers, prefix, str(out), keys_of(history), until_ms)
+    reported = availability_windows.from_events(
+        availability_windows.read_events(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms
     )
     missed = availability_windows.seen_missing(history)
-    spans = told.windows(until_ms)
-    covers = [
-        availability_windows.around(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000)
+    spans = reported.windows(until_ms)
+    margins = [
+        availability_windows.margin(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000)
         for each in missed
     ]
     audits = {name: Audit(**verdict) for name, verdict in found.audits.items()}
@@ -95,12 +95,12 @@ def judge(
         *differing(audits, {each.name: audit_of(each) for each in history.streams}),
         *differing(found.took_us, took_us(history)),
         *_other_owners(found.owners, history),
-        *_other_windows(availability_windows.of_document(found.available), told),
+        *_other_windows(availability_windows.from_document(found.available), reported),
         *(
             f"identity {each.broker_id} was missing from {each.there_s:.3f} to {each.asked_s:.3f} s on a "
-            f"clock that is {clocks.wall_us / 1e6:.3f} s behind: told is {spans.get(each.broker_id)}"
-            for each, cover in zip(missed, covers, strict=True)
-            if cover is None
+            f"clock that is {clocks.wall_us / 1e6:.3f} s behind; reported: {spans.get(each.broker_id)}"
+            for each, margin in zip(missed, margins, strict=True)
+            if margin is None
         ),
     ]
     for difference in differences:
@@ -110,7 +110,7 @@ def judge(
         sum(each.duplicated for each in audits.values()),
         sum(each.out_of_order for each in audits.values()),
     )
-    within = [each for each in covers if each is not None]
+    within = [each for each in margins if each is not None]
     return CrossCheckedRun(
         CrossCheckDocument(
             events=found.events,
@@ -120,19 +120,21 @@ def judge(
             audit=totals,
             differs_from_checker=len(differences),
         ),
-        takeovers=len(told.takeovers),
-        outages=len(told.outages),
+        takeovers=len(reported.takeovers),
+        outages=len(reported.outages),
         seen_missing=len(missed),
         before_ms=tuple(each.before_ms for each in within),
         after_ms=tuple(each.after_ms for each in within if each.after_ms is not None),
     )
 
 
-def _other_windows(found: Told, wanted: Told) -> Iterator[str]:
-    """Where operators are told something else of availability than what the fleet's events say."""
-    yield from (f"takeover {each}" for each in differing(_named(found.takeovers), _named(wanted.takeovers)))
-    yield from (f"outage {each}" for each in sorted(found.outages ^ wanted.outages, key=str))
-    yield from (f"missing {each}" for each in differing(_named(found.missing_ms), _named(wanted.missing_ms)))
+def _other_windows(found: ReportedAvailability, expected: ReportedAvailability) -> Iterator[str]:
+    """Yield differences between the availability that operators see and the fleet's events."""
+    yield from (f"takeover {each}" for each in differing(_named(found.takeovers), _named(expected.takeovers)))
+    yield from (f"outage {each}" for each in sorted(found.outages ^ expected.outages, key=str))
+    yield from (
+        f"missing {each}" for each in differing(_named(found.missing_ms), _named(expected.missing_ms))
+    )
 
 
 def _named(figures: Mapping[Any, Any]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _named(figures: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def took_us(history: History) -> dict[str, int | None]:
-    """The checker's verdict on each outage, from times in whole microseconds, as Spark has them."""
+    """Return the checker's verdict on each outage, from times in whole microseconds, as in Spark."""
     views = {
         proxy_id: [View(to_us(view.at_s), view.owners) for view in seen]
         for proxy_id, seen in history.views.items()
@@ -153,28 +155,28 @@ def took_us(history: History) -> dict[str, int | None]:
     return found
 
 
-def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """What two verdicts on the same things do not share."""
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name) or (name in found) != (name in wanted):
-            yield f"{name}: {found.get(name)} and {wanted.get(name)}"
+def differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences between two verdicts on the same subjects."""
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name) or (name in found) != (name in expected):
+            yield f"{name}: {found.get(name)} and {expected.get(name)}"
 
 
 def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: History) -> Iterator[str]:
-    """Where a member has said something else about a generation than the timeline does.
+    """Yield differences between a member's owners of a generation and those of the timeline.
 
     Args:
-        found: by broker id and the generation from which on they are.
+        found: broker id and first generation of an interval → owners.
     """
     changes: dict[int, list[int]] = {}
     for broker_id, generation in sorted(found):
         changes.setdefault(broker_id, []).append(generation)
-    told = {
+    seen = {
         (sighting.generation, broker_id): owners
         for sighting in history.sightings
         for broker_id, owners in sighting.owners.items()
     }
-    for (generation, broker_id), owners in sorted(told.items()):
+    for (generation, broker_id), owners in sorted(seen.items()):
         before = [each for each in changes.get(broker_id, ()) if each <= generation]
         says = found[broker_id, before[-1]] if before else None
         if says != owners:
@@ -182,45 +184,47 @@ def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: His
 
 
 def _wall_us() -> int:
-    """How far the wall clock is before the machine's monotonic one."""
+    """Return how many microseconds the wall clock is ahead of the machine's monotonic clock."""
     return to_us(time.time() - time.monotonic())
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--seed", type=click.IntRange(0), help="Of the run.  [default: the plan leader-kill]")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many seeds.")
 @click.option(
-    "--outages", is_flag=True, help="Of seeds in which members cannot be reached; others are passed over."
+    "--seed", type=click.IntRange(0), help="Seed of the first run.  [default: the plan leader-kill]"
 )
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of seeds.")
+@click.option("--outages", is_flag=True, help="Use only seeds in which members are unreachable.")
 @click.option("--plan", "name", type=click.Choice(list(CHOSEN)), default="leader-kill", show_default=True)
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about it here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of results to this path."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(seed: int | None, runs: int, outages: bool, name: str, report: Path | None, as_json: bool) -> int:
-    """Break a fleet, and have both the checker and Spark judge it.
+    """Break a fleet, and judge the run with both the checker and Spark.
 
-    Exit code 1 where they differ, or where a promise was broken.
+    Exit with 1 if the verdicts differ, or if a guarantee was broken.
     """
     drawn = (plan_of(each) for each in count(seed or 0))
-    wanted = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
-    plans = [chosen(name)] if seed is None else list(islice(wanted, runs))
+    matching = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
+    plans = [chosen(name)] if seed is None else list(islice(matching, runs))
     try:
-        judged, violations = asyncio.run(_main(plans, report))
+        checked, violations = asyncio.run(_main(plans, report))
     except FleetError as error:
         raise click.ClickException(str(error)) from error
-    together = total(list(judged.values()))
+    together = total(list(checked.values()))
     click.echo(CROSSCHECK.encode(together.document) if as_json else text(together))
     return 1 if violations or together.document.differs_from_checker else 0
 
 
 async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, CrossCheckedRun], int]:
-    """Returns: by plan, what came out; and how many promises were broken.
+    """Run the plans. Returns: the results by plan, and the number of broken guarantees.
 
     Args:
-        report: where a page about it goes, which is written anew after each of them.
+        report: path of the page, which is written again after each run.
     """
     spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
-    judged: dict[str, CrossCheckedRun] = {}
+    checked: dict[str, CrossCheckedRun] = {}
     violations = 0
     try:
         async with prepare(folder, say) as ground:
@@ -235,22 +239,25 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, C
                 violations += len(result.violations)
                 if history is None:
                     continue
-                say("  Spark judges it")
+                say("  Spark checks the run")
                 wall_us = _wall_us()
                 clocks = Clocks(wall_us, abs(wall_us - began_us))
-                told = ((prefix + OUTSIDE, None, EVENTS.encode(each)) for each in outside(history, wall_us))
-                sent = await in_thread(partial(produce, {"bootstrap.servers": servers}, told))
-                say(f"  {sent} events of what was seen from outside")
+                written = (
+                    (prefix + OBSERVATIONS, None, EVENTS.encode(each))
+                    for each in observations(history, wall_us)
+                )
+                sent = await in_thread(partial(produce, {"bootstrap.servers": servers}, written))
+                say(f"  {sent} observations written")
                 out = folder / f"out-{number}"
-                judging = partial(judge, spark, servers, prefix, history, out, clocks)
-                judged[plan.name] = await in_thread(judging)
+                checking = partial(cross_check, spark, servers, prefix, history, out, clocks)
+                checked[plan.name] = await in_thread(checking)
                 if report is not None:
-                    await in_thread(partial(report.write_text, page(judged), encoding="utf-8"))
+                    await in_thread(partial(report.write_text, page(checked), encoding="utf-8"))
                 if not result.violations:
                     remove(result)
     finally:
         await in_thread(spark.stop)
-    return judged, violations
+    return checked, violations
 
 
 def main() -> None:

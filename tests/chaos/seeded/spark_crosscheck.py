@@ -1,4 +1,4 @@
-"""What comes of chaos runs that are judged twice, as a document, as a line and as a page."""
+"""Results of the Spark cross-check of chaos runs, as a document, as a line and as a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.core.codec import Codec
 
 @dataclass(frozen=True, slots=True)
 class AuditTotals:
-    """Of all clients together."""
+    """The audit of all clients together."""
 
     lost: int
     duplicated: int
@@ -21,12 +21,13 @@ class AuditTotals:
 
 @dataclass(frozen=True, slots=True)
 class CrossCheckDocument:
-    """What ``make pipeline ARGS=--json`` prints.
+    """The output of ``make pipeline ARGS=--json``.
 
     Args:
-        events: how many records the jobs have read.
-        gaps, overlaps: in the timelines of the identities.
-        windows: outages of which Spark says how long it took until all was advertised elsewhere.
+        events: number of records that the jobs have read.
+        gaps, overlaps: number of such rows in the timelines of the identities.
+        windows: number of outages with a time until every survivor advertised other owners.
+        audit: totals of the audit.
         differs_from_checker: verdicts on clients, windows and owners in which Spark and the checker differ.
     """
 
@@ -40,12 +41,14 @@ class CrossCheckDocument:
 
 @dataclass(frozen=True, slots=True)
 class CrossCheckedRun:
-    """What came of a run, with what the page says of identities beside it.
+    """The results of one run.
 
     Args:
-        takeovers, outages: of identities, as operators are told of them.
-        seen_missing: identities that were seen from outside at members that were not there.
-        before_ms, after_ms: of these, by how much what operators are told begins earlier, and ends later.
+        document: the document of the run.
+        takeovers, outages: number of takeovers and outages of identities, as operators see them.
+        seen_missing: number of identities that an external observer saw at members that were down.
+        before_ms, after_ms: for each of these identities, how much earlier the reported window begins than
+            the observed window, and how much later it ends.
     """
 
     document: CrossCheckDocument
@@ -59,34 +62,36 @@ class CrossCheckedRun:
 CROSSCHECK: Final = Codec(CrossCheckDocument)
 
 _PAGE: Final = """\
-# Judged twice
+# Spark cross-check
 
-{runs} chaos runs of a real fleet, each judged by the checker and by Spark
-(`python -m tests.chaos.seeded.spark_check`); they differ in {differences} verdicts. What is lost, repeated or
-out of order is of clients that are promised nothing: `acks=0`, or no idempotence.
+The checker and Spark judged {runs} chaos runs of a real fleet
+(`python -m tests.chaos.seeded.spark_check`). They differ in {differences} verdicts. Lost,
+duplicated and out-of-order records belong to clients without a guarantee: `acks=0`, or no
+idempotence.
 
-*Outages timed* are those of members: both say how long it took until all was advertised elsewhere.
+*Outages timed* are outages of members: both verdicts state the time until every survivor advertised
+other owners.
 
-*Taken over* and *unreachable* are identities, as `fleet pipeline availability` tells operators of them:
-takeovers with all of their times, outages, and for how long each identity was missing. They are compared,
-to the millisecond, with what the same events come to in plain Python
+*Taken over* and *unreachable* are identities, as `fleet pipeline availability` reports them:
+takeovers with all of their times, outages, and the time for which each identity was unavailable.
+They are compared, to the millisecond, with a computation from the same events in plain Python
 (`tests/chaos/seeded/availability_windows.py`).
 
-*Seen missing* are identities that a member's Metadata put at a member that was not there. Whoever looks on
-from outside does not see when a member dies, nor when a worker has heard of it, but what is answered. So
-what operators are told has to contain what was seen: it begins no later than the fault was there for
-certain, and ends no earlier than the last question was asked that was answered with such an address. There
-is no tolerance but for what the machine's two clocks have drifted apart in a run, and for a rounded
-millisecond. What is told begins {before} before the fault: members ask one another every 100 ms,
-and one is known to have been alive when it was asked what it has answered. It ends {after} after the first
-better answer came: a control process writes down when its workers have told it that they are done, and on
-these runs everything shares two cores.
+*Seen missing* are identities that a member's Metadata put at a member that was down. An external
+observer sees responses: not when a member dies, and not when a worker learns of it. So the reported
+window must contain the observed window. It must begin no later than the time at which the fault was
+certain, and end no earlier than the last request that was answered with such an address. The
+comparison has no tolerance except the drift between the machine's two clocks in a run, and a
+rounded millisecond. The reported window begins {before} before the fault: members probe each other
+every 100 ms, and *last alive* is the time of the last answered probe. The window ends {after} after
+the first correct response: a control process records the end when its workers have confirmed the
+change, and in these runs all processes share two cores.
 
 """
 
 
 def total(runs: Sequence[CrossCheckedRun]) -> CrossCheckedRun:
-    """All of them together."""
+    """Return the sums of all runs."""
     documents = [each.document for each in runs]
     audits = [each.audit for each in documents]
     return CrossCheckedRun(
@@ -111,7 +116,7 @@ def total(runs: Sequence[CrossCheckedRun]) -> CrossCheckedRun:
 
 
 def page(runs: Mapping[str, CrossCheckedRun]) -> str:
-    """The report, in Markdown."""
+    """Return the page, in Markdown."""
     together = total(list(runs.values()))
     heads = (
         "seed",
@@ -123,7 +128,7 @@ def page(runs: Mapping[str, CrossCheckedRun]) -> str:
         "seen missing",
         "unreachable",
     )
-    verdicts = ("lost", "repeated", "out of order", "differences")
+    verdicts = ("lost", "duplicated", "out of order", "differences")
     head = _PAGE.format(
         runs=len(runs),
         differences=together.document.differs_from_checker,
@@ -135,16 +140,16 @@ def page(runs: Mapping[str, CrossCheckedRun]) -> str:
         "|---" * (len(heads) + len(verdicts)) + "|",
     ]
     for name, each in {**runs, "**all**": together}.items():
-        said, audit = each.document, each.document.audit
-        figures = (said.events, said.gaps, said.overlaps, said.windows)
+        document, audit = each.document, each.document.audit
+        figures = (document.events, document.gaps, document.overlaps, document.windows)
         identities = (each.takeovers, each.seen_missing, each.outages)
-        verdict = (audit.lost, audit.duplicated, audit.reordered, said.differs_from_checker)
+        verdict = (audit.lost, audit.duplicated, audit.reordered, document.differs_from_checker)
         lines.append("| " + " | ".join((name, *map(str, (*figures, *identities, *verdict)))) + " |")
     return head + "\n".join(lines) + "\n"
 
 
 def text(run: CrossCheckedRun) -> str:
-    """The same in a line."""
+    """Return the results in a line."""
     document, audit = run.document, run.document.audit
     return (
         f"{document.events} events; {document.gaps} gaps and {document.overlaps} overlaps in the timelines; "

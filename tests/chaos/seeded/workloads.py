@@ -1,4 +1,4 @@
-"""The clients that are at work in a run, each in a process of its own, and what is promised to them."""
+"""The clients of a run, each in a process of its own, and the promises to them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Kind:
     """One kind of workload.
 
     Args:
-        keys: of each partition; see `WorkloadSpec`.
-        topic: how its topic is configured.
-        module: what runs.
+        keys: number of keys of each partition; see `WorkloadSpec`.
+        topic: configuration of the topic.
+        module: the module that runs in the process.
     """
 
     promise: Promise
@@ -63,7 +63,7 @@ KINDS: Final = MappingProxyType(
         ),
         "java": Kind(Promise("always", exact=True), module="tests.chaos.seeded.client_java"),
         "share": Kind(
-            Promise("always", exact=True, in_turn=False), module="tests.chaos.seeded.client_share_group"
+            Promise("always", exact=True, ordered=False), module="tests.chaos.seeded.client_share_group"
         ),
         "aiokafka": Kind(Promise("always", exact=True), module="tests.chaos.seeded.client_aiokafka"),
     }
@@ -74,12 +74,12 @@ class Client:
     """One workload of a run.
 
     Args:
-        name: one of `KINDS`.
-        folder: where its histories and its log go.
-        settings: librdkafka's.
+        name: a key of `KINDS`.
+        folder: folder of the histories and the log.
+        settings: settings of librdkafka.
         client_config: a file with further settings of the client.
-        rate_per_s: records per second that it produces.
-        group_protocol: another one than its kind has.
+        rate_per_s: records per second.
+        group_protocol: overrides the protocol of the kind.
     """
 
     def __init__(
@@ -114,16 +114,16 @@ class Client:
         self.traffic = Traffic(self.workload)
 
     def stop(self) -> None:
-        """Let it deliver and consume all.
+        """Wait until all records are delivered and consumed.
 
-        Raises: DemoError: it could not, or an exact producer was refused a record.
+        Raises: DemoError: the workload did not finish, or a record of an exact producer was not delivered.
         """
         self.workload.stop(strict=self.kind.promise.exact and not self.gave_up())
 
     def gave_up(self) -> bool:
-        """Whether librdkafka has ended its producer for good, after a retry that it put together differently.
+        """Whether librdkafka ended its producer permanently, after a retry with another set of records.
 
-        Seen where a broker is killed, of 8 producers straight at the brokers once (librdkafka 2.16.1).
+        Observed when a broker is killed: once in 8 producers without a fleet (librdkafka 2.16.1).
         """
         log = self.workload.log
         return log.exists() and _DESYNCHRONIZED in log.read_text(errors="replace")
@@ -132,11 +132,11 @@ class Client:
         return len(self._history("failed"))
 
     def stream(self, brokers: str) -> Stream:
-        """What it has seen, and what the brokers hold. Raises: DemoError: they cannot be read."""
+        """The workload's history and the log. Raises: DemoError: the log cannot be read."""
         return replace(self.seen(), log=read_log(brokers, self.topic))
 
     def seen(self) -> Stream:
-        """What it has seen so far; nothing of what the brokers hold."""
+        """The workload's history up to now, without the log."""
         return Stream(
             self.name,
             self.kind.promise,

@@ -1,4 +1,4 @@
-"""The whole of Raft as control uses it: real nodes, real links on loopback, real files."""
+"""The whole of Raft as used by control: real nodes, real links on loopback, real files."""
 
 import asyncio
 import contextlib
@@ -42,12 +42,12 @@ async def until(condition: Callable[[], object]) -> None:
     ("due_in_s", "waits_s"),
     [(0.004, 0.004), (0.02, 0.02), (0.3, 0.025), (float("inf"), 0.025), (0.0, 0.01), (-3.0, 0.01)],
 )
-def test_it_waits_for_what_is_due_and_looks_now_and_then(due_in_s: float, waits_s: float) -> None:
+def test_wait_ends_when_an_action_is_due_or_after_a_rest(due_in_s: float, waits_s: float) -> None:
     assert wait_s(due_in_s, tick_s=0.01, rest_s=0.025) == waits_s
 
 
 class Member:
-    """One member's Raft and links, put together as control does it."""
+    """The Raft and the links of one member, combined as in control."""
 
     def __init__(self, fleet: "Fleet", me: ProxyId) -> None:
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ class Fleet:
         return leaders[0] if len(leaders) == 1 else None
 
     async def settled(self) -> Member:
-        """Wait until all agree on who leads, and know the owner that the tests use; the leader."""
+        """Wait until all agree on a leader and have the owner that the tests use. Returns the leader."""
 
         def agreed() -> bool:
             statuses = [member.node.status for member in self.members.values()]
@@ -165,12 +165,12 @@ class Fleet:
         return stamp(BrokersSeen((Broker(broker_id, "kafka", 9092),)), f"command-{next(self._commands)}", 1)
 
     def own(self, generation: int, broker_id: int) -> Command:
-        """A command that takes effect after ``generation`` only, and makes the next one."""
+        """A command that takes effect only at ``generation``, and creates the next generation."""
         changes = {broker_id: Ownership((self.voters[0],))}
         return stamp(OwnershipSet(generation, changes), f"command-{next(self._commands)}", 1)
 
     async def equal(self) -> FleetState:
-        """Wait until all members have the same state; that state."""
+        """Wait until all members have the same state. Returns that state."""
 
         def states() -> list[FleetState]:
             return [member.node.state for member in self.members.values()]
@@ -187,7 +187,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
 
 
 class TestForgetting:
-    """A voter whose folder is emptied or restored from a copy, and to which nobody has said so."""
+    """A voter whose folder was emptied or restored from a copy, without a mark."""
 
     @pytest.mark.parametrize("how", ["emptied", "restored"])
     async def test_voter_that_has_forgotten_votes_once_it_has_caught_up(
@@ -216,7 +216,7 @@ class TestForgetting:
         with pytest.raises((NoQuorum, CommandTimeout)):
             await fleet.members[survivor].commit(fleet.seen(7), timeout_s=1.0)
         assert not any(member.node.status.has_quorum for member in fleet.members.values())
-        assert f"no vote of {victim} counts until it has caught up" in caplog.text
+        assert f"ignoring votes until the voter has caught up: voter={victim}" in caplog.text
         assert f"{survivor} remembers more of this member's journal" in caplog.text
 
         await fleet.start(other)
@@ -238,7 +238,7 @@ class TestForgetting:
         assert not any(member.node.status.distrusted for member in fleet.members.values())
 
     async def test_whole_fleet_that_is_restored_goes_on(self, fleet: Fleet, tmp_path: Path) -> None:
-        """What each remembers of the others goes back with its journal."""
+        """The memory of the other voters is restored together with the journal."""
         await fleet.start()
         await (await fleet.settled()).commit(fleet.seen(1))
         await fleet.equal()
@@ -258,7 +258,7 @@ class TestForgetting:
 
 
 def remembers_all(judge: Member, voter: Member) -> bool:
-    """Whether one voter knows how far the journal of another is."""
+    """Whether one voter knows the newest standing of another."""
     knowing, known = judge.node._replica, voter.node._replica
     if knowing is None or known is None or known._journal is None or known._journal._pending:
         return False
@@ -267,7 +267,7 @@ def remembers_all(judge: Member, voter: Member) -> bool:
 
 
 class TestCommitting:
-    async def test_what_the_leader_commits_reaches_all(self, fleet: Fleet) -> None:
+    async def test_command_committed_by_the_leader_reaches_all(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         command = fleet.own(0, 7)
@@ -284,7 +284,7 @@ class TestCommitting:
         await fleet.start()
         follower = await fleet.other()
         assert (await follower.commit(fleet.own(0, 7))).applied
-        assert follower.node.state.generation == 1, "applied where it was proposed, by the time that is told"
+        assert follower.node.state.generation == 1, "applied by the proposer before the outcome is reported"
 
     async def test_a_command_that_comes_twice_is_applied_once(self, fleet: Fleet) -> None:
         await fleet.start()
@@ -337,7 +337,7 @@ class TestCommitting:
         assert (await fleet.members["p1"].commit(fleet.seen(1))).applied
         await until(lambda: "a fault of control" in caplog.text)
 
-    async def test_nothing_is_told_where_nothing_is_new(self, fleet: Fleet) -> None:
+    async def test_callback_is_not_called_without_news(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         await leader.commit(fleet.seen(1))
@@ -352,7 +352,7 @@ class TestCommitting:
 class TestProposals:
     async def test_a_command_without_an_id_is_refused(self, fleet: Fleet) -> None:
         await fleet.start("p1")
-        with pytest.raises(ValueError, match="not stamped"):
+        with pytest.raises(ValueError, match="has no id"):
             await fleet.members["p1"].commit(BrokersSeen((Broker(1, "kafka", 9092),)))
 
     async def test_a_command_that_is_too_large_is_refused(self, fleet: Fleet) -> None:
@@ -366,24 +366,24 @@ class TestProposals:
         with pytest.raises(NoQuorum, match="no leader"):
             await fleet.members["p1"].commit(fleet.seen(1), 0.2)
 
-    async def test_it_waits_for_a_leader(self, fleet: Fleet) -> None:
+    async def test_command_waits_for_a_leader(self, fleet: Fleet) -> None:
         await fleet.start("p1")
         waiting = fleet.members["p1"].node.propose(fleet.seen(1), LIMIT_S)
         await fleet.start("p2")
         assert (await asyncio.wrap_future(waiting)).applied
 
-    async def test_what_a_dead_leader_was_given_is_given_to_the_next(self, fleet: Fleet) -> None:
+    async def test_command_of_a_dead_leader_goes_to_the_next_leader(self, fleet: Fleet) -> None:
         await fleet.start()
         leader, follower = await fleet.settled(), await fleet.other()
-        await leader.links.stop()  # it still believes that it leads, and so do the others
+        await leader.links.stop()  # all members still take it for the leader
         assert (await follower.commit(fleet.seen(1))).applied
 
-    async def test_what_was_handed_over_and_not_answered_may_yet_be_committed(self, fleet: Fleet) -> None:
+    async def test_unanswered_command_may_still_be_committed(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         others = [me for me in fleet.members if me != leader.me]
         await asyncio.gather(*(fleet.members[me].links.stop() for me in others))
-        with pytest.raises(CommandTimeout, match="may yet be committed"):
+        with pytest.raises(CommandTimeout, match="may still be committed"):
             await leader.commit(fleet.seen(1), 0.2)
 
     async def test_a_lost_command_is_sent_again(self, fleet: Fleet) -> None:
@@ -454,7 +454,7 @@ class TestFailover:
         await fleet.stop(*[me for me in fleet.members if me != survivor.me])
         stopped_s = time.monotonic()
         await until(lambda: not survivor.node.status.has_quorum)
-        assert time.monotonic() - stopped_s < 2.0, "the goal is 1 s; this machine may be busy"
+        assert time.monotonic() - stopped_s < 2.0, "the goal is 1 s, but this machine may be busy"
         await until(lambda: survivor.node.status.leader is None)
 
         lost_s = survivor.node.status.quorum_lost_mono_s
@@ -462,13 +462,15 @@ class TestFailover:
         assert lost_s <= time.monotonic()
         term = survivor.node.status.term
         await asyncio.to_thread(time.sleep, 1.0)
-        assert survivor.node.status.quorum_lost_mono_s == lost_s, "the same moment as long as it lasts"
+        assert survivor.node.status.quorum_lost_mono_s == lost_s, (
+            "the moment does not change while the loss lasts"
+        )
         assert survivor.node.status.term == term, (
             "alone, it does not count up terms that disturb the others later"
         )
 
     async def test_silent_links_are_no_quorum_either(self, fleet: Fleet) -> None:
-        """The peers are frozen: the links are up, and nothing comes."""
+        """The peers are frozen: the links are up, but no message arrives."""
         await fleet.start()
         leader = await fleet.settled()
         for member in fleet.members.values():
@@ -498,7 +500,9 @@ class TestRestart:
 
         assert await fleet.equal() == before
         assert leader.node.status.term > terms
-        assert all(member.applied == [] for member in fleet.members.values()), "nothing of it is news"
+        assert all(member.applied == [] for member in fleet.members.values()), (
+            "old commands are not reported as new"
+        )
         assert await leader.commit(fleet.own(5, 9)) == Outcome(True, "", 6)
 
     @pytest.mark.parametrize("compact_entries", [500, 3])
@@ -514,7 +518,7 @@ class TestRestart:
         for me in fleet.voters:
             member = fleet.members[me] = Member(fleet, me)
             member.node.start()
-            assert member.node.state == before, "as soon as it has started"
+            assert member.node.state == before, "immediately after the start"
             assert not member.node.status.has_quorum
             await until(partial(lambda member: member.changes, member))
             assert member.changes[0][0] == before
@@ -554,7 +558,7 @@ class TestRestart:
 
         assert set(state.ownership) == set(range(40))
         await fleet.close()
-        # What it received is on its disk.
+        # Its disk has everything that it received.
         member = Member(fleet_of(fleet, tmp_path), away)
         member.node.start()
         assert member.node.state.generation >= 40
@@ -583,7 +587,7 @@ def fleet_of(former: Fleet, folder: Path) -> Fleet:
 
 
 class TestShapes:
-    async def test_one_voter_commits_alone(self, tmp_path: Path) -> None:
+    async def test_single_voter_commits_alone(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         await fleet.start()
         leader = await fleet.settled()
@@ -594,7 +598,7 @@ class TestShapes:
         assert await (await fleet.settled()).commit(fleet.own(1, 8)) == Outcome(True, "", 2)
         await fleet.close()
 
-    async def test_one_voter_waits_for_no_tick(self, tmp_path: Path) -> None:
+    async def test_single_voter_commits_without_waiting_for_a_tick(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         member = Member(fleet, "p1")
         object.__setattr__(member.node._settings, "tick_s", 0.3)
@@ -607,13 +611,13 @@ class TestShapes:
         assert time.monotonic() - start_s < 1.5
         await fleet.close()
 
-    async def test_who_has_nothing_to_do_waits_longer_than_a_tick(self, tmp_path: Path) -> None:
+    async def test_idle_member_waits_longer_than_a_tick(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         await fleet.start()
         node = (await fleet.settled()).node
         await until(lambda: node._wait_s() > node._settings.tick_s)
         await fleet.close()
-        assert node._wait_s() == node._settings.tick_s, "it is closed"
+        assert node._wait_s() == node._settings.tick_s, "the replica is closed"
 
     async def test_two_voters_need_both(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=2)
@@ -650,7 +654,7 @@ class TestShapes:
         observer.node.start()
 
         assert (status.role, status.has_quorum) == ("observer", True)
-        assert observer.node.state == before, "it has a journal too"
+        assert observer.node.state == before, "observers have a journal, too"
         await observer.links.start()
         await until(lambda: observer.node.state.generation == 60)
         await fleet.close()
@@ -675,12 +679,10 @@ class TestShapes:
 class TestABrokenDisk:
     @pytest.fixture(params=[errno.ENOSPC, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
     def disk(self, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> "Disk":
-        """Full; made read-only by the kernel, as it does when a disk fails; failing."""
+        """A full disk, a failing disk, and a disk that the kernel has made read-only after a failure."""
         return Disk(monkeypatch, request.param)
 
-    async def test_the_member_says_so_and_takes_part_again_when_it_is_gone(
-        self, fleet: Fleet, disk: "Disk"
-    ) -> None:
+    async def test_write_error_is_reported_until_it_is_resolved(self, fleet: Fleet, disk: "Disk") -> None:
         await fleet.start()
         leader = await fleet.settled()
         await leader.commit(fleet.own(0, 7))
@@ -695,8 +697,8 @@ class TestABrokenDisk:
 
         assert disk.error in (status.journal_error or "")
         assert (status.role, status.leader, status.has_quorum) == ("follower", None, False)
-        assert leader.node.state.generation == 1, "it still shows what it knew"
-        assert outcome.applied, "the others go on without it"
+        assert leader.node.state.generation == 1, "the last known state is still shown"
+        assert outcome.applied, "the other members continue"
 
         disk.free()
         await until(lambda: leader.node.status.journal_error is None)
@@ -717,7 +719,7 @@ class TestABrokenDisk:
         assert not waiting.done()
         disk.free()
 
-        assert (await asyncio.wrap_future(waiting)).generation == 2, "it is tried until its time is up"
+        assert (await asyncio.wrap_future(waiting)).generation == 2, "retried until the timeout"
         assert (await fleet.equal()).generation == 2
 
     async def test_any_other_fault_inside_is_a_restart_of_raft_alone(
@@ -756,7 +758,7 @@ class TestABrokenDisk:
         await until(lambda: follower.node.status.journal_error is None)
         reopened = follower.node._replica
         assert reopened is not None
-        assert reopened.log.raftLastApplied == 1, "it has to learn anew what is committed"
+        assert reopened.log.raftLastApplied == 1, "the commit index must be learned again"
         assert follower.node.state.generation == 1
 
         await fleet.start(*[me for me in fleet.voters if me != follower.me])
@@ -767,7 +769,7 @@ class TestABrokenDisk:
 
 
 class Disk:
-    """A disk that takes nothing more below one folder."""
+    """A disk that rejects all writes below one folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
         self._full: Path | None = None

@@ -133,7 +133,7 @@ class Source:
     def view(self) -> FleetView:
         return self.shown
 
-    async def counted(self) -> FleetView:
+    async def counted_view(self) -> FleetView:
         self.counts += 1
         return self.view()
 

@@ -29,7 +29,7 @@ Out = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("secured", [False, True])
-def test_every_setting_is_printed_with_its_reason(client: Client, secured: bool) -> None:
+def test_every_setting_has_its_reason_printed(client: Client, secured: bool) -> None:
     settings = settings_for(client, secured=secured)
     assert (TLS[client].name in {each.name for each in settings}) is secured
     text = as_text(client, ADDRESSES, settings)
@@ -44,7 +44,7 @@ def test_every_setting_is_printed_with_its_reason(client: Client, secured: bool)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_that_was_not_measured_is_said_to_be(client: Client, capsys: Out) -> None:
+def test_unmeasured_client_is_marked(client: Client, capsys: Out) -> None:
     reasoned = client in ("franz-go", "spark")
     asked = ["client-config", "--client", client, "-c", str(EXAMPLE)]
     assert cli.run(asked) == 0
@@ -56,7 +56,7 @@ def test_a_client_that_was_not_measured_is_said_to_be(client: Client, capsys: Ou
     assert any(each["measured"] for each in told["settings"]) is not reasoned
 
 
-def test_go_clients_are_told_values_by_name() -> None:
+def test_go_clients_get_named_values() -> None:
     """The same for plaintext and TLS; `tests/integration/test_client_config.py` compiles them."""
     sarama = as_text("sarama", ADDRESSES, settings_for("sarama", secured=True)).splitlines()
     assert 'brokers := []string{"p1.example:9100", "p2.example:9100"}' in sarama
@@ -67,7 +67,7 @@ def test_go_clients_are_told_values_by_name() -> None:
     assert "transport.TLS, dialer.TLS = new(tls.Config), new(tls.Config)" in kafka_go
 
 
-def test_python_is_python() -> None:
+def test_python_output_is_valid_python() -> None:
     found: dict[str, dict[str, object]] = {}
     exec(as_text("aiokafka", ADDRESSES, settings_for("aiokafka", secured=True)), found)
     assert found["settings"] == {
@@ -82,7 +82,7 @@ def test_python_is_python() -> None:
     assert spark["options"]["kafka.request.timeout.ms"] == "5000"
 
 
-def test_kafkajs_gets_statements_of_javascript() -> None:
+def test_kafkajs_output_is_javascript() -> None:
     text = as_text("kafkajs", ADDRESSES, settings_for("kafkajs", secured=True))
     statements = [line for line in text.splitlines() if not line.startswith("//")]
     assert statements[0] == "const settings = { client: {}, consumer: {}, producer: {} }"
@@ -91,7 +91,7 @@ def test_kafkajs_gets_statements_of_javascript() -> None:
     assert statements[-1] == "settings.client.ssl = true"
 
 
-def test_the_page_says_the_same() -> None:
+def test_clients_page_has_the_same_settings() -> None:
     page = (ROOT / "docs" / "clients.md").read_text()
     for each in LIBRDKAFKA_TAKEOVER:
         assert f"    {each.name}={each.value}\n" in page
@@ -99,7 +99,7 @@ def test_the_page_says_the_same() -> None:
         assert f"--client {client}" in page or f"|{client}" in page
 
 
-def test_the_command_names_every_members_address(capsys: Out) -> None:
+def test_command_prints_address_of_every_member(capsys: Out) -> None:
     assert cli.run(["client-config", "--client", "java", "-c", str(EXAMPLE), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["client"] == "java"
@@ -109,7 +109,7 @@ def test_the_command_names_every_members_address(capsys: Out) -> None:
     assert "bootstrap.servers=127.0.0.1:9110,127.0.0.1:9130,127.0.0.1:9150\n" in capsys.readouterr().out
 
 
-def test_a_listener_has_to_be_named_where_there_are_several(tmp_path: Path, capsys: Out) -> None:
+def test_one_of_several_listeners_must_be_named(tmp_path: Path, capsys: Out) -> None:
     document = yaml.safe_load(EXAMPLE.read_text())
     for number, member in enumerate(document["members"].values()):
         first = 9300 + 20 * number
@@ -118,8 +118,8 @@ def test_a_listener_has_to_be_named_where_there_are_several(tmp_path: Path, caps
     config.write_text(yaml.safe_dump(document))
     asked = ["client-config", "--client", "java", "-c", str(config)]
     assert cli.run(asked) == 2
-    assert "--listener is needed: members have external, internal" in capsys.readouterr().err
+    assert "--listener is required: members have the listeners external, internal" in capsys.readouterr().err
     assert cli.run([*asked, "--listener", "nowhere"]) == 2
-    assert "--listener nowhere: no member has it; there are external, internal" in capsys.readouterr().err
+    assert "--listener nowhere: no member has it; choose one of external, internal" in capsys.readouterr().err
     assert cli.run([*asked, "--listener", "internal"]) == 0
     assert "=127.0.0.1:9300,127.0.0.1:9320,127.0.0.1:9340\n" in capsys.readouterr().out

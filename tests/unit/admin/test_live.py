@@ -13,11 +13,17 @@ from datetime import datetime
 import pytest
 from rich.console import Console
 
-from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocument, TrafficDocument
-from fleet.admin.live import MAX_WATCHERS, Live
+from fleet.admin.documents import (
+    LIVE,
+    IdentityRate,
+    IdentityTraffic,
+    LiveDocument,
+    TrafficDocument,
+)
+from fleet.admin.live import MAX_WATCHERS, LiveFeed
 from fleet.admin.ownership import ownership_document
 from fleet.admin.snapshot import FleetView, WorkerView
-from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.traffic import Counts, rate_sources, rates, traffic_document
 from fleet.cli.render.top import rate, screen
 from fleet.core.errors import AdminError
 from fleet.core.model import Directory
@@ -55,7 +61,7 @@ def test_rates_are_of_all_members_together() -> None:
         "p3": AdminError("gone"),
     }
     assert rates(before, now) == (IdentityRate(1, 6, 107.0, 2000.0), IdentityRate(2, 1, 5.0, 10.0))
-    assert [(each.proxy_id, each.error, each.rated) for each in counted(before, now)] == [
+    assert [(each.proxy_id, each.error, each.rated) for each in rate_sources(before, now)] == [
         ("p1", None, True),
         ("p2", None, True),
         ("p3", "gone", False),
@@ -77,7 +83,7 @@ def test_rates_are_of_all_members_together() -> None:
 def test_there_is_no_rate_without_two_counts_of_one_life(before: Counts) -> None:
     now: Counts = {"p1": counts(11.0, (1, 2, 9, 9), workers=(4711, 4712))}
     assert rates(before, now) == (IdentityRate(1, 2, 0.0, 0.0),)
-    assert not LiveDocument(ownership_document(view()), (), counted(before, now)).rates_known
+    assert not LiveDocument(ownership_document(view()), (), rate_sources(before, now)).rates_known
 
 
 def test_who_has_said_nothing_yet_is_not_counted() -> None:
@@ -103,7 +109,7 @@ def test_rates_are_said_in_units(bytes_per_s: float, said: str) -> None:
     assert rate(bytes_per_s) == said
 
 
-async def newest(live: Live) -> AsyncGenerator[LiveDocument, None]:
+async def newest(live: LiveFeed) -> AsyncGenerator[LiveDocument, None]:
     watcher = live.enter("127.0.0.1")
     assert watcher is not None
     async with asyncio.timeout(LIMIT_S), aclosing(live.follow(watcher)) as documents:
@@ -113,7 +119,7 @@ async def newest(live: Live) -> AsyncGenerator[LiveDocument, None]:
 
 async def test_a_change_is_told_at_once_and_to_everybody() -> None:
     source = Source()
-    live = Live(source)
+    live = LiveFeed(source)
     async with aclosing(newest(live)) as one, aclosing(newest(live)) as other:
         first = await anext(one)
         await anext(other)
@@ -123,7 +129,7 @@ async def test_a_change_is_told_at_once_and_to_everybody() -> None:
             while document.ownership.generation == first.ownership.generation:
                 document = await anext(each)
             assert document.ownership.generation == 99
-    assert live._telling is None  # nothing is made for nobody
+    assert live._broadcast is None  # no reader, no document
     assert source.counts  # by the workers
 
 
@@ -135,30 +141,34 @@ async def test_the_others_are_asked_while_somebody_looks() -> None:
         asked += 1
         return {"p2": counts(float(asked), (1, 1, 100 * asked, 0)), "p3": AdminError("gone")}
 
-    live = Live(Source(), others)
+    live = LiveFeed(Source(), others)
     assert asked == 0
     async with aclosing(newest(live)) as documents:
         async for document in documents:
             if any(each.to_broker_bytes_per_s for each in document.rates):
                 break
     assert asked >= 2
-    assert {each.proxy_id: each.error for each in document.counted} == {"p1": None, "p2": None, "p3": "gone"}
+    assert {each.proxy_id: each.error for each in document.rate_sources} == {
+        "p1": None,
+        "p2": None,
+        "p3": "gone",
+    }
 
 
 async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> Counts:
         raise ZeroDivisionError
 
-    live = Live(Source(), broken)
+    live = LiveFeed(Source(), broken)
     async with aclosing(newest(live)) as documents:
         _ = [each async for each in documents]
-    assert "cannot be made" in caplog.text
-    assert live._telling is None
+    assert "cannot build the document" in caplog.text
+    assert live._broadcast is None
 
 
 async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ended the stream was a document like others: the next one came in its place."""
-    monkeypatch.setattr("fleet.admin.live.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("fleet.admin.live.MAX_DOCUMENT_INTERVAL_S", 0.0)
     breaks, source = asyncio.Event(), Source()
 
     async def broken() -> Counts:
@@ -173,7 +183,7 @@ async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest
         return view()
 
     monkeypatch.setattr(source, "view", shown)
-    async with aclosing(newest(Live(source, broken))) as documents:
+    async with aclosing(newest(LiveFeed(source, broken))) as documents:
         await anext(documents)
         breaks.set()
         until = looked + 5
@@ -195,7 +205,7 @@ async def test_who_comes_while_the_last_one_leaves_is_told_what_is_so() -> None:
         return {}
 
     source = Source()
-    live = Live(source, others)
+    live = LiveFeed(source, others)
     first = newest(live)
     await anext(first)
     leaving = asyncio.create_task(first.aclose())
@@ -220,9 +230,9 @@ async def test_what_passes_a_member_is_counted_off_its_loop(monkeypatch: pytest.
         return traffic_document(shown)
 
     monkeypatch.setattr("fleet.admin.live.traffic_document", remembering)
-    async with aclosing(newest(Live(Source()))) as documents:
+    async with aclosing(newest(LiveFeed(Source()))) as documents:
         async for document in documents:
-            if document.counted:
+            if document.rate_sources:
                 break
     assert threading.main_thread() not in threads
 
@@ -237,9 +247,9 @@ def test_a_terminal_shows_the_same() -> None:
     sample = live_sample()
     text = terminal(sample)
     assert re.search(r"^1 .*owner", text, re.MULTILINE)
-    assert "not counted: p2" in text
+    assert "no traffic counters from: p2" in text
     assert "not stale" in text
-    assert "nobody stands" not in text
+    assert "no member serves" not in text
     at = datetime.fromtimestamp(sample.ownership.takeovers[0].detected_ms / 1000)
     assert re.search(rf"^{at:%H:%M:%S} +p2 +reset", text, re.MULTILINE)
 
@@ -255,18 +265,18 @@ def test_a_terminal_says_what_is_wrong() -> None:
         identities=tuple(replace(each, advertised=()) for each in fleet.identities),
     )
     text = terminal(replace(sample, ownership=troubled))
-    for said in ("no quorum for 4.0 s", "stale for 4.0 s", "nobody stands for 1, 2, 3", "up, drained"):
+    for said in ("no quorum for 4.0 s", "stale for 4.0 s", "no member serves broker 1, 2, 3", "up, drained"):
         assert said in text
-    assert "not heard" not in text
-    assert "not heard for 7.0 s" in terminal(sample, silent_s=7.0)
+    assert "no update" not in text
+    assert "no update for 7.0 s" in terminal(sample, silent_s=7.0)
 
 
 def test_a_terminal_shows_no_rate_before_one_is_known() -> None:
     sample = live_sample()
-    assert "no rates yet: p1" in terminal(sample)
+    assert "no rates yet from: p1" in terminal(sample)
     assert "B/s" not in terminal(sample)
-    known = tuple(replace(each, rated=each.error is None) for each in sample.counted)
-    text = terminal(replace(sample, counted=known))
+    known = tuple(replace(each, rated=each.error is None) for each in sample.rate_sources)
+    text = terminal(replace(sample, rate_sources=known))
     assert "no rates yet" not in text
     assert "0 B/s" in text
 
@@ -280,7 +290,7 @@ def test_what_does_not_fit_is_counted() -> None:
 
 
 def test_places_are_taken_at_once_and_given_back() -> None:
-    live = Live(Source())
+    live = LiveFeed(Source())
     watchers = [live.enter("10.0.0.1") for _ in range(2 * MAX_WATCHERS)]
     taken = [each for each in watchers if each is not None]
     assert len(taken) == MAX_WATCHERS
@@ -289,7 +299,7 @@ def test_places_are_taken_at_once_and_given_back() -> None:
 
 
 async def test_watchers_of_one_host_leave_places_for_others() -> None:
-    live = Live(Source())
+    live = LiveFeed(Source())
     first, *others = [live.enter("10.0.0.1") for _ in range(MAX_WATCHERS)]
     assert first is not None
     async with asyncio.timeout(LIMIT_S), aclosing(live.follow(first)) as documents:

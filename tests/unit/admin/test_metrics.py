@@ -14,12 +14,13 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar, Sample, Timestamp
 
-from fleet.admin.metrics import FleetCollector, registry_of
+from fleet.admin.metrics import RENAMED_METRICS, FleetCollector, registry_of
 from fleet.admin.ownership import ownership_document
-from fleet.admin.snapshot import STATES, FleetView, MemberView, RaftView, WorkerView
+from fleet.admin.snapshot import CONDITIONS, FleetView, MemberView, RaftView, WorkerView
 from fleet.admin.totals import add, retire, total
 from fleet.core.model import Directory, Endpoint, FleetState, Liveness, MemberStatus
 from fleet.core.takeover import RECENT_TAKEOVERS, Histogram, Moment, Takeover, TakeoverLog
+from fleet.events.progress import EventsView
 from fleet.runtime.ipc import REWRITE_BOUNDS_S, WorkerCounters
 from tests.unit.admin.sample_snapshot import COUNTERS, MEMBERS, view
 
@@ -40,7 +41,7 @@ def values(shown: FleetView, name: str, *labels: str) -> dict[tuple[str, ...], f
     return {tuple(s.labels[label] for label in labels): s.value for s in scrape(shown).get(name, [])}
 
 
-def test_restarts_of_threads_are_exported_from_the_start() -> None:
+def test_thread_restarts_are_exported_from_the_start() -> None:
     restarts = values(view(), "fleet_thread_restarts_total", "thread")
     assert restarts == {("events",): 0, ("weights",): 2}
 
@@ -56,11 +57,11 @@ def test_every_owner_is_exported_committed_and_advertised() -> None:
     }
 
 
-def test_series_of_what_is_gone_vanish() -> None:
+def test_series_of_ended_subjects_vanish() -> None:
     gone = view(directory=Directory(), state=FleetState(), upstream_up={}, workers=(), members=())
     for name in (
         "fleet_identity_owner",
-        "fleet_member_state",
+        "fleet_member_condition",
         "fleet_upstream_up",
         "fleet_client_connections",
     ):
@@ -68,13 +69,13 @@ def test_series_of_what_is_gone_vanish() -> None:
         assert name not in scrape(gone)
 
 
-def test_owners_that_are_suspect_or_down_are_no_live_owners() -> None:
+def test_suspect_and_down_owners_are_not_live() -> None:
     directory = replace(view().directory, advertised={1: ("p1",), 2: ("p2",), 3: ("p2", "p3")})
     found = values(view(directory=directory), "fleet_identity_live_owners", "broker_id")
     assert found == {("1",): 1, ("2",): 0, ("3",): 1}
 
 
-def test_a_member_never_doubts_itself_and_judges_strangers_by_raft() -> None:
+def test_member_never_suspects_itself() -> None:
     down = {**MEMBERS, "p2": replace(MEMBERS["p2"], status=MemberStatus.DOWN)}
     shown = view(me="p2", members=(), state=FleetState(members=down))
     shown = replace(
@@ -83,7 +84,7 @@ def test_a_member_never_doubts_itself_and_judges_strangers_by_raft() -> None:
     assert values(shown, "fleet_identity_live_owners", "broker_id") == {("1",): 1, ("2",): 1, ("3",): 0}
 
 
-def test_a_broker_that_nobody_owns_is_exported_without_an_owner() -> None:
+def test_broker_without_owner_is_exported() -> None:
     directory = replace(view().directory, advertised={}, committed={})
     found = values(view(directory=directory), "fleet_identity_live_owners", "broker_id")
     assert found == {("1",): 0, ("2",): 0, ("3",): 0}
@@ -103,7 +104,7 @@ def test_staleness_counts_from_the_loss_of_the_quorum(
 def test_raft_is_exported() -> None:
     assert values(view(), "fleet_raft_leader") == {(): 1}
     assert values(view(), "fleet_raft_term") == {(): 4}
-    assert values(view(), "fleet_raft_trouble") == {(): 0}
+    assert values(view(), "fleet_raft_degraded") == {(): 0}
     assert values(view(), "fleet_raft_distrusted_voters") == {(): 0}
     forgetful = view(raft=RaftView(distrusted=("p2", "p3")))
     assert values(forgetful, "fleet_raft_distrusted_voters") == {(): 2}
@@ -126,37 +127,37 @@ def test_linked_members_without_a_voter_digest_are_counted() -> None:
     assert ownership_document(replace(shown, members=members)).members[0].has_voter_digest is False
 
 
-def test_each_member_is_in_exactly_one_state() -> None:
-    found = values(view(), "fleet_member_state", "proxy_id", "state")
-    assert len(found) == 3 * len(STATES)
+def test_each_member_has_exactly_one_condition() -> None:
+    found = values(view(), "fleet_member_condition", "proxy_id", "condition")
+    assert len(found) == 3 * len(CONDITIONS)
     assert {key for key, value in found.items() if value} == {("p1", "up"), ("p2", "suspect"), ("p3", "up")}
 
 
 @pytest.mark.parametrize(
-    ("status", "drained", "stopping", "liveness", "state"),
+    ("status", "drained", "stopping", "liveness", "condition"),
     [
         (MemberStatus.UP, False, False, Liveness.UP, "up"),
         (MemberStatus.UP, False, False, Liveness.UNKNOWN, "unknown"),
         (MemberStatus.UP, False, False, Liveness.SUSPECT, "suspect"),
         (MemberStatus.DOWN, False, False, Liveness.UP, "down"),
         (MemberStatus.DOWN, True, True, Liveness.SUSPECT, "down"),
-        (MemberStatus.DRAINING, False, False, Liveness.UP, "draining"),
-        (MemberStatus.UP, False, True, Liveness.UP, "draining"),
+        (MemberStatus.DRAINING, False, False, Liveness.UP, "leaving"),
+        (MemberStatus.UP, False, True, Liveness.UP, "leaving"),
         (MemberStatus.UP, True, False, Liveness.UP, "drained"),
         (MemberStatus.UP, True, False, Liveness.SUSPECT, "suspect"),
     ],
 )
-def test_the_state_of_a_member_says_what_is_wrong_first(
-    status: MemberStatus, drained: bool, stopping: bool, liveness: Liveness, state: str
+def test_condition_of_a_member_names_the_worst_first(
+    status: MemberStatus, drained: bool, stopping: bool, liveness: Liveness, condition: str
 ) -> None:
     committed = replace(MEMBERS["p1"], status=status, drained=drained)
     shown = MemberView(
         "p1", None, True, False, Endpoint("127.0.0.1", 1), committed, liveness, stopping=stopping
     )
-    assert shown.state == state
+    assert shown.condition == condition
 
 
-def test_requests_carry_kafkas_names_and_bytes_their_direction() -> None:
+def test_requests_have_api_names_and_bytes_directions() -> None:
     assert values(view(), "fleet_requests_total", "api") == {("Produce",): 7, ("Fetch",): 9, ("Metadata",): 2}
     assert values(view(), "fleet_bytes_total", "direction", "broker_id") == {
         ("to_broker", "1"): 100,
@@ -168,7 +169,7 @@ def test_requests_carry_kafkas_names_and_bytes_their_direction() -> None:
     assert values(odd, "fleet_requests_total", "api") == {("9999",): 1}
 
 
-def test_workers_are_added_up_and_the_dead_are_not_forgotten() -> None:
+def test_counters_of_dead_workers_are_kept() -> None:
     two = view(
         workers=(WorkerView(0, 1, COUNTERS), WorkerView(1, 2, COUNTERS)),
         retired=retire(WorkerCounters(), COUNTERS),
@@ -176,7 +177,7 @@ def test_workers_are_added_up_and_the_dead_are_not_forgotten() -> None:
     assert values(two, "fleet_requests_total", "api")[("Produce",)] == 21
     assert values(two, "fleet_client_connections", "broker_id") == {("bootstrap",): 2, ("1",): 6}
     assert values(two, "fleet_protocol_errors_total", "reason")[("oversize",)] == 6
-    assert values(two, "fleet_limited_connections_total", "limit")[("max_connections",)] == 12
+    assert values(two, "fleet_connections_limited_total", "limit")[("max_connections",)] == 12
     assert values(two, "fleet_worker_directory_generation", "worker") == {("0",): 7, ("1",): 7}
 
 
@@ -191,29 +192,66 @@ def test_protocol_errors_start_at_zero_for_every_reason() -> None:
 
 
 def test_limits_start_at_zero() -> None:
-    assert values(view(workers=()), "fleet_limited_connections_total", "limit") == {
+    assert values(view(workers=()), "fleet_connections_limited_total", "limit") == {
         ("max_connections",): 0,
         ("max_connections_per_source",): 0,
-        ("first_request_timeout_s",): 0,
-        ("request_timeout_s",): 0,
-        ("idle_timeout_s",): 0,
-        ("vanished_timeout_s",): 0,
-        ("max_patched_response_bytes",): 0,
-        ("write_buffer_bytes",): 0,
+        ("first_request_timeout",): 0,
+        ("request_timeout",): 0,
+        ("idle_timeout",): 0,
+        ("vanished_timeout",): 0,
+        ("max_patched_response",): 0,
+        ("write_buffer",): 0,
     }
 
 
+def without_names(samples: list[Sample], family: str) -> list[tuple[str, tuple[str, ...], float]]:
+    return [(each.name.removeprefix(family), tuple(each.labels.values()), each.value) for each in samples]
+
+
+@pytest.mark.parametrize("new_name", sorted(RENAMED_METRICS))
+def test_deprecated_metrics_have_the_values_of_the_new_ones(new_name: str) -> None:
+    """Each sample, in the same order, but for the words that are renamed."""
+    shown = view(
+        members=tuple(replace(each, stopping=each.proxy_id == "p1") for each in view().members),
+        raft=RaftView(error="disk full"),
+        events=EventsView(sent=3, waiting=2, dropped=1),
+    )
+    families = {family.name: family for family in FleetCollector(shown).collect()}
+    old_name = RENAMED_METRICS[new_name].old_name
+    new, old = families[new_name], families[old_name]
+    assert (old.type, old.unit) == (new.type, new.unit)
+    assert old.documentation.startswith("Deprecated, removed in 0.4.0. Use ")
+    words = RENAMED_METRICS[new_name].old_words
+    assert without_names(old.samples, old_name) == [
+        (suffix, tuple(words.get(value, value) for value in labels), value)
+        for suffix, labels, value in without_names(new.samples, new_name)
+    ]
+    assert old.samples
+    scraped = scrape(shown)
+    for sample in (*new.samples, *old.samples):
+        assert sum(each.value for each in scraped[sample.name]) >= sample.value
+
+
+def test_deprecated_words_are_in_deprecated_metrics_alone() -> None:
+    shown = view(members=tuple(replace(each, stopping=True) for each in view().members[:1]))
+    assert values(shown, "fleet_member_condition", "condition")[("leaving",)] == 1
+    assert values(shown, "fleet_member_state", "state")[("draining",)] == 1
+    assert ("draining",) not in values(shown, "fleet_member_condition", "condition")
+    assert ("leaving",) not in values(shown, "fleet_member_state", "state")
+    assert ("idle_timeout_s",) in values(shown, "fleet_limited_connections_total", "limit")
+
+
 def test_histograms_are_cumulative() -> None:
-    buckets = values(view(), "fleet_rewrite_seconds_bucket", "le")
+    buckets = values(view(), "fleet_rewrite_duration_seconds_bucket", "le")
     assert len(buckets) == len(REWRITE_BOUNDS_S) + 1
     assert (buckets[("5e-06",)], buckets[("1e-05",)], buckets[("0.01",)], buckets[("+Inf",)]) == (5, 6, 6, 7)
-    assert values(view(), "fleet_rewrite_seconds_count") == {(): 7}
-    assert values(view(), "fleet_rewrite_seconds_sum") == {(): 0.5}
-    takeovers = values(view(), "fleet_takeover_seconds_bucket", "le")
+    assert values(view(), "fleet_rewrite_duration_seconds_count") == {(): 7}
+    assert values(view(), "fleet_rewrite_duration_seconds_sum") == {(): 0.5}
+    takeovers = values(view(), "fleet_takeover_duration_seconds_bucket", "le")
     assert (takeovers[("0.0025",)], takeovers[("0.005",)], takeovers[("+Inf",)]) == (0, 1, 1)
 
 
-def test_a_histogram_puts_a_bound_into_its_own_bucket() -> None:
+def test_histogram_bound_is_in_its_own_bucket() -> None:
     made = Histogram.empty((1.0, 2.0)).observe(1.0).observe(1.5).observe(9.0)
     assert made == Histogram((1.0, 2.0), (1, 1, 1), 11.5)
 
@@ -221,7 +259,7 @@ def test_a_histogram_puts_a_bound_into_its_own_bucket() -> None:
 PARSE: Callable[[str], Iterable[Metric]] = openmetrics.text_string_to_metric_families
 
 
-def test_the_last_takeover_of_each_bucket_names_its_trace_in_openmetrics_alone() -> None:
+def test_bucket_names_trace_of_last_takeover_in_openmetrics() -> None:
     log = TakeoverLog()
     for number, (took_s, committed) in enumerate(
         [(0.003, True), (0.004, True), (0.0045, False), (9.0, True)]
@@ -235,7 +273,7 @@ def test_the_last_takeover_of_each_bucket_names_its_trace_in_openmetrics_alone()
     def exemplars(*, traced: bool) -> dict[str, Exemplar]:
         text = encode(registry_of(FleetCollector(view(takeovers=log, traced=traced))))
         families = {family.name: family for family in PARSE(text.decode())}
-        samples = families["fleet_takeover_seconds"].samples
+        samples = families["fleet_takeover_duration_seconds"].samples
         return {each.labels["le"]: each.exemplar for each in samples if each.exemplar is not None}
 
     assert exemplars(traced=True) == {
@@ -257,7 +295,7 @@ def test_the_last_takeover_of_each_bucket_names_its_trace_in_openmetrics_alone()
     assert of_the_fleet(traced=True) == of_the_fleet(traced=False)
 
 
-def test_a_takeover_is_counted_once_when_it_is_advertised() -> None:
+def test_takeover_is_counted_once_when_advertised() -> None:
     detected = Takeover("p2", "silent", Moment(0, 10.0), (2,))
     advertised = replace(detected, advertised=Moment(20, 10.02))
     committed = replace(advertised, committed=Moment(300, 10.3))
@@ -272,7 +310,7 @@ def test_a_takeover_is_counted_once_when_it_is_advertised() -> None:
     assert log.put(again).by_reason == {"silent": 2}
 
 
-def test_only_the_last_takeovers_are_kept_and_all_are_counted() -> None:
+def test_last_takeovers_are_kept_and_all_are_counted() -> None:
     log = TakeoverLog()
     for number in range(RECENT_TAKEOVERS + 5):
         at = Moment(number, float(number))
@@ -282,7 +320,7 @@ def test_only_the_last_takeovers_are_kept_and_all_are_counted() -> None:
     assert log.by_reason == {"reset": RECENT_TAKEOVERS + 5}
 
 
-def test_totals() -> None:
+def test_totals_add_counters_and_combine_gauges() -> None:
     assert total([]) == WorkerCounters()
     assert add(WorkerCounters(), COUNTERS) == COUNTERS
     both = add(COUNTERS, WorkerCounters(upstream_up={1: False, 2: False}, requests={0: 1}))
@@ -293,16 +331,16 @@ def test_totals() -> None:
 
 
 def documented() -> dict[str, tuple[str, ...]]:
-    """Metric → its labels, from the tables of the document."""
+    """Metric → its labels, from the table of the document."""
     rows = (line.split("|") for line in DOCUMENT.read_text(encoding="utf-8").splitlines())
     return {
         row[1].strip(" `"): tuple(re.findall(r"`(\w+)`", row[3]))
         for row in rows
-        if len(row) == 6 and row[1].strip().startswith("`fleet_")
+        if len(row) == 7 and row[1].strip().startswith("`fleet_")
     }
 
 
-def test_the_document_describes_every_metric_with_its_labels() -> None:
+def test_document_has_every_metric_with_its_labels() -> None:
     exported: dict[str, tuple[str, ...]] = {}
     for family in FleetCollector(view()).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return Asked(monkeypatch, {each: counts(1.0, proxy_id=each) for each in ("p1", "p2", "p3")})
 
 
-async def test_who_answers_for_another_one_is_not_counted(asked: Asked, tmp_path: Path) -> None:
+async def test_answer_of_another_member_is_refused(asked: Asked, tmp_path: Path) -> None:
     """Where all admin addresses are 0.0.0.0, each peer is asked at 127.0.0.1: a member counted itself."""
     asked.answers = {"p1": counts(1.0), "p2": counts(1.0), "p3": counts(1.0, proxy_id="p3")}
     told = await Peers(secured(tmp_path), "p1", {}).traffic()
@@ -53,7 +53,7 @@ async def test_who_answers_for_another_one_is_not_counted(asked: Asked, tmp_path
     assert told.keys() == {"p2", "p3"}
 
 
-async def test_files_are_read_where_they_have_changed_and_off_the_loop(asked: Asked, tmp_path: Path) -> None:
+async def test_changed_files_are_read_off_the_loop(asked: Asked, tmp_path: Path) -> None:
     others = Peers(secured(tmp_path), "p1", {})
     (tmp_path / "write-token").unlink()
     for _ in range(3):
@@ -65,7 +65,7 @@ async def test_files_are_read_where_they_have_changed_and_off_the_loop(asked: As
     assert threading.main_thread() not in asked.made_in
 
 
-async def test_a_token_that_is_gone_is_used_no_more(asked: Asked, tmp_path: Path) -> None:
+async def test_removed_token_is_no_longer_used(asked: Asked, tmp_path: Path) -> None:
     others = Peers(secured(tmp_path), "p1", {})
     await others.traffic()
     (tmp_path / "read-token").unlink()
@@ -77,7 +77,7 @@ async def test_a_token_that_is_gone_is_used_no_more(asked: Asked, tmp_path: Path
     assert asked.tokens == [READ, WRITE]
 
 
-async def test_a_token_of_the_environment_is_followed_too(asked: Asked, tmp_path: Path) -> None:
+async def test_token_file_of_the_environment_is_reloaded(asked: Asked, tmp_path: Path) -> None:
     write_token(tmp_path / "mine", WRITE)
     others = Peers(secured(tmp_path), "p1", {"FLEET_TOKEN_FILE": str(tmp_path / "mine")})
     await others.traffic()

@@ -10,7 +10,7 @@ import pytest
 from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
-from fleet.admin.rolling_restart import next_member, restart_all, unrest
+from fleet.admin.rolling_restart import choose_next, restart_all, unrest
 from fleet.core.errors import AdminError, FleetError, RestartFailed
 from fleet.core.model import Liveness
 from fleet.tls.access import Access
@@ -32,7 +32,7 @@ def fleet(**changes: OwnershipDocument | FleetError) -> dict[str, OwnershipDocum
     return {proxy_id: told(proxy_id) for proxy_id in URLS} | changes
 
 
-def test_a_whole_fleet_is_at_rest() -> None:
+def test_whole_fleet_is_at_rest() -> None:
     assert unrest(fleet()) == ""
 
 
@@ -41,7 +41,7 @@ def test_a_whole_fleet_is_at_rest() -> None:
     [
         (fleet(p2=AdminError("refused")), "p2 does not answer: refused"),
         (fleet(p2=replace(told("p2"), quorum=replace(told("p2").quorum, present=False))), "p2 has no quorum"),
-        (fleet(p2=replace(told("p2"), raft_trouble="disk full")), "p2 does not vote: disk full"),
+        (fleet(p2=replace(told("p2"), raft_error="disk full")), "p2 cannot vote: disk full"),
         (fleet(p3=told("p3", generation=6)), "p3 is not at generation 7 yet"),
         ({each: told(each, leader=None) for each in URLS}, "there is no leader"),
         ({each: ownership_document(view()) for each in URLS}, "p2 is suspect"),
@@ -52,7 +52,7 @@ def test_a_whole_fleet_is_at_rest() -> None:
                 )
                 for each in URLS
             },
-            "identity 1 is advertised elsewhere than committed",
+            "identity 1 is not advertised at its committed owner",
         ),
         (
             {
@@ -69,15 +69,15 @@ def test_a_whole_fleet_is_at_rest() -> None:
         ),
     ],
 )
-def test_what_is_not_at_rest_is_said(answers: dict[str, OwnershipDocument | FleetError], why: str) -> None:
+def test_unrest_is_explained(answers: dict[str, OwnershipDocument | FleetError], why: str) -> None:
     assert why in unrest(answers)
 
 
-def test_the_leader_is_restarted_last() -> None:
-    assert next_member({"p1", "p2", "p3"}, "p1") == "p2"
-    assert next_member({"p1", "p3"}, "p1") == "p3"
-    assert next_member({"p1"}, "p1") == "p1"
-    assert next_member({"p2", "p1"}, None) == "p1"
+def test_leader_is_restarted_last() -> None:
+    assert choose_next({"p1", "p2", "p3"}, "p1") == "p2"
+    assert choose_next({"p1", "p3"}, "p1") == "p3"
+    assert choose_next({"p1"}, "p1") == "p1"
+    assert choose_next({"p2", "p1"}, None) == "p1"
 
 
 class Script:
@@ -89,8 +89,8 @@ class Script:
         self.said: list[str] = []
         self._returns = returns
         monkeypatch.setattr(client, "ask_all", self.ask_all)
-        monkeypatch.setattr(rolling_restart, "ASK_EVERY_S", 0.001)
-        monkeypatch.setattr(rolling_restart, "AT_REST_S", 0.002)
+        monkeypatch.setattr(rolling_restart, "POLL_INTERVAL_S", 0.001)
+        monkeypatch.setattr(rolling_restart, "SETTLE_TIME_S", 0.002)
 
     async def ask_all(self, urls: dict[str, str], access: Access) -> dict[str, OwnershipDocument]:
         return {proxy_id: told(proxy_id, incarnation=self.lives[proxy_id]) for proxy_id in urls}
@@ -119,18 +119,20 @@ async def test_members_are_restarted_one_after_the_other(monkeypatch: pytest.Mon
     ("command", "why"),
     [
         (f"{sys.executable} -c 'import sys; sys.exit(\"no such unit\")'", "exited with 1: no such unit"),
-        ("/no/such/command", "cannot be started: No such file"),
+        ("/no/such/command", "cannot start /no/such/command: No such file"),
     ],
 )
-async def test_a_command_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, command: str, why: str) -> None:
+async def test_failed_command_ends_the_rolling_restart(
+    monkeypatch: pytest.MonkeyPatch, command: str, why: str
+) -> None:
     script = Script(monkeypatch)
     with pytest.raises(RestartFailed, match=why):
         await restart_all(URLS, URLS, command, 30.0, script.say)
     assert script.restarted == ["p2"]
 
 
-async def test_a_member_that_stays_in_its_former_life_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_member_that_does_not_restart_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, returns=False)
-    with pytest.raises(RestartFailed, match="p2 is still in its former life"):
+    with pytest.raises(RestartFailed, match="it has not restarted; check the command"):
         await restart_all(URLS, URLS, f"{sys.executable} -c pass", 0.05, script.say)
     assert script.restarted == ["p2"]

@@ -21,7 +21,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(config: Path, capsys: Out) -> Path:
-    """What `fleet certs init` has made, where the configuration looks for it."""
+    """The files of `fleet certs init`, in the folder that the configuration names."""
     made = config.parent / "certs"
     assert cli.run(["certs", "init", "-c", str(config), "--out", str(made)]) == 0
     capsys.readouterr()
@@ -29,88 +29,86 @@ def folder(config: Path, capsys: Out) -> Path:
 
 
 @pytest.mark.parametrize("command", ["init", "renew", "show"])
-def test_every_command_has_json_and_an_example(command: str, capsys: Out) -> None:
+def test_help_of_each_command_has_json_and_an_example(command: str, capsys: Out) -> None:
     assert cli.run(["certs", command, "--help"]) == 0
     out = capsys.readouterr().out
     assert "--json" in out
     assert f"  fleet certs {command}" in out
 
 
-def test_init_says_what_to_copy_where(config: Path, capsys: Out) -> None:
+def test_init_prints_what_to_copy_where(config: Path, capsys: Out) -> None:
     out = config.parent / "made"
-    code, told = run_json(capsys, "certs", "init", "-c", str(config), "--out", str(out), "--days", "7")
+    code, printed = run_json(capsys, "certs", "init", "-c", str(config), "--out", str(out), "--days", "7")
     assert code == 0
-    assert [each["proxy_id"] for each in told["members"]] == ["p1", "p2", "p3"]
-    assert told["members"][0]["key"] == f"{out}/p1.key"
-    steps = told["next_steps"]
-    beside = config.parent / "certs"
+    assert [each["proxy_id"] for each in printed["members"]] == ["p1", "p2", "p3"]
+    assert printed["members"][0]["key"] == f"{out}/p1.key"
+    steps = printed["next_steps"]
+    configured = config.parent / "certs"
     assert steps[0].startswith(
         f"copy to the machine of p1: {out}/ca.pem, {out}/p1.crt, {out}/p1.key "
-        f"(as {beside}/ca.pem, {beside}/p1.crt, {beside}/p1.key)"
+        f"(as {configured}/ca.pem, {configured}/p1.crt, {configured}/p1.key)"
     )
     assert steps[-1].startswith(f"keep {out}/ca-key.pem off these machines")
     assert not any("add `peer_tls:`" in step for step in steps)
 
 
-def test_init_before_there_is_a_section_says_to_add_it(config: Path, capsys: Out) -> None:
+def test_init_without_peer_tls_says_to_add_it(config: Path, capsys: Out) -> None:
     config.write_text(yaml.safe_dump(tree()), encoding="utf-8")
     assert cli.run(["certs", "init", "-c", str(config), "--out", str(config.parent / "certs")]) == 0
     out = capsys.readouterr().out
     assert "add `peer_tls:` to the configuration" in out
     assert f"copy to the machine of p3: {config.parent}/certs/ca.pem" in out
-    code, told = run_json(capsys, "certs", "show", "-c", str(config))
-    assert (code, told["error"]["kind"]) == (1, "certificates")
-    assert "has no peer_tls" in told["error"]["message"]
+    code, printed = run_json(capsys, "certs", "show", "-c", str(config))
+    assert (code, printed["error"]["kind"]) == (1, "certificates")
+    assert "no section `peer_tls`" in printed["error"]["message"]
 
 
 def test_init_overwrites_nothing(config: Path, folder: Path, capsys: Out) -> None:
     before = (folder / "p1.key").read_bytes()
-    code, told = run_json(capsys, "certs", "init", "-c", str(config), "--out", str(folder))
-    assert (code, told["error"]["kind"]) == (1, "certificates")
+    code, printed = run_json(capsys, "certs", "init", "-c", str(config), "--out", str(folder))
+    assert (code, printed["error"]["kind"]) == (1, "certificates")
     assert (folder / "p1.key").read_bytes() == before
 
 
-def test_renew_of_one_and_of_nobody(config: Path, folder: Path, capsys: Out) -> None:
+def test_renew_replaces_one_member_and_rejects_unknown_ones(config: Path, folder: Path, capsys: Out) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    code, told = run_json(capsys, "certs", "renew", "p2", "-c", str(config), "--out", str(folder))
-    assert (code, [each["proxy_id"] for each in told["members"]]) == (0, ["p2"])
+    code, printed = run_json(capsys, "certs", "renew", "p2", "-c", str(config), "--out", str(folder))
+    assert (code, [each["proxy_id"] for each in printed["members"]]) == (0, ["p2"])
     changed = {path.name for path in folder.iterdir() if path.read_bytes() != before[path.name]}
     assert changed == {"p2.crt", "p2.key"}
-    code, told = run_json(capsys, "certs", "renew", "p9", "-c", str(config), "--out", str(folder))
-    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+    code, printed = run_json(capsys, "certs", "renew", "p9", "-c", str(config), "--out", str(folder))
+    assert (code, printed["error"]["kind"]) == (2, "unknown_member")
 
 
-def test_show_says_when_they_expire_and_which_are_elsewhere(config: Path, folder: Path, capsys: Out) -> None:
+def test_show_prints_expiries_and_missing_files(config: Path, folder: Path, capsys: Out) -> None:
     (folder / "p3.crt").unlink()
-    code, told = run_json(capsys, "certs", "show", "-c", str(config))
-    assert (code, told["next_steps"]) == (0, [])
-    expires = {each["proxy_id"]: each["expires"] for each in told["members"]}
+    code, printed = run_json(capsys, "certs", "show", "-c", str(config))
+    assert (code, printed["next_steps"]) == (0, [])
+    expires = {each["proxy_id"]: each["expires"] for each in printed["members"]}
     assert expires["p1"].endswith("Z")
     assert expires["p3"] is None
     assert cli.run(["certs", "show", "-c", str(config)]) == 0
     assert "not on this machine" in capsys.readouterr().out
 
 
-def test_check_verifies_what_is_there_and_names_whose_files_are_not(
-    config: Path, folder: Path, capsys: Out
-) -> None:
-    code, told = run_json(capsys, "check", "-c", str(config))
-    assert (code, [each for each in told["warnings"] if "certificates" in each]) == (0, [])
+def test_check_verifies_local_files_and_names_missing_ones(config: Path, folder: Path, capsys: Out) -> None:
+    code, printed = run_json(capsys, "check", "-c", str(config))
+    assert (code, [each for each in printed["warnings"] if "certificates" in each]) == (0, [])
     for name in ("p2.key", "p3.crt"):
         (folder / name).unlink()
-    code, told = run_json(capsys, "check", "-c", str(config))
-    said = "the certificates of p2, p3 are not all on this machine, and were not verified"
-    assert (code, said in told["warnings"]) == (0, True)
+    code, printed = run_json(capsys, "check", "-c", str(config))
+    said = "the certificates of p2, p3 are not all on this machine, so they were not verified"
+    assert (code, said in printed["warnings"]) == (0, True)
     (folder / "p3.key").write_text("no key, and nothing to p1")
-    code, told = run_json(capsys, "check", "-c", str(config), "--node", "p1")
-    assert (code, [each for each in told["warnings"] if "certificates" in each]) == (0, [])
-    code, told = run_json(capsys, "check", "-c", str(config), "--node", "p2")
-    assert (code, told["error"]["kind"]) == (2, "config")
-    assert "p2.key: there is no such file" in told["error"]["message"]
+    code, printed = run_json(capsys, "check", "-c", str(config), "--node", "p1")
+    assert (code, [each for each in printed["warnings"] if "certificates" in each]) == (0, [])
+    code, printed = run_json(capsys, "check", "-c", str(config), "--node", "p2")
+    assert (code, printed["error"]["kind"]) == (2, "config")
+    assert "p2.key: file not found" in printed["error"]["message"]
     assert run_json(capsys, "check", "-c", str(config), "--node", "p9")[0] == 2
 
 
-def test_a_node_does_not_start_with_wrong_files(
+def test_node_does_not_start_with_wrong_files(
     config: Path, folder: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
@@ -123,12 +121,12 @@ def test_a_node_does_not_start_with_wrong_files(
     for name in ("p2.crt", "p2.key"):
         (folder / name).write_bytes((folder / name.replace("p2", "p3")).read_bytes())
     assert run_json(capsys, "node", "-c", str(config), "--node", "p1")[0] == 0
-    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
-    assert (code, told["error"]["kind"], started) == (2, "config", ["p1"])
-    assert "names fleet://demo/p3, and must name fleet://demo/p2" in told["error"]["message"]
+    code, printed = run_json(capsys, "node", "-c", str(config), "--node", "p2")
+    assert (code, printed["error"]["kind"], started) == (2, "config", ["p1"])
+    assert "must name fleet://demo/p2, but names fleet://demo/p3" in printed["error"]["message"]
 
 
-def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_says_so(
+def test_password_that_others_may_read_is_rejected(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
@@ -141,20 +139,22 @@ def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_sa
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
     config, password = tmp_path / "fleet.yaml", tmp_path / "password"
     config.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}), encoding="utf-8")
-    code, told = run_json(capsys, "check", "-c", str(config))
-    said = f"{password}: not on this machine, and not verified"
-    assert (code, said in told["warnings"]) == (0, True)
+    code, printed = run_json(capsys, "check", "-c", str(config))
+    said = f"{password}: not on this machine, so not verified"
+    assert (code, said in printed["warnings"]) == (0, True)
 
     password.write_text("correct-horse")
     password.chmod(0o640)
     for command in (("check",), ("check", "--node", "p1"), ("node", "--node", "p1")):
-        code, told = run_json(capsys, *command, "-c", str(config))
-        assert (code, told["error"]["kind"]) == (2, "config")
-        assert told["error"]["message"].endswith(f"nobody but its owner may read it; chmod 600 {password}")
-        assert "correct-horse" not in str(told)
+        code, printed = run_json(capsys, *command, "-c", str(config))
+        assert (code, printed["error"]["kind"]) == (2, "config")
+        assert printed["error"]["message"].endswith(
+            f"must be readable only by its owner; run `chmod 600 {password}`"
+        )
+        assert "correct-horse" not in str(printed)
     assert started == []
 
     password.chmod(0o600)
     assert run_json(capsys, "node", "-c", str(config), "--node", "p1")[0] == 0
-    code, told = run_json(capsys, "check", "-c", str(config), "--node", "p1")
-    assert (code, started, "correct-horse" in str(told)) == (0, ["p1"], False)
+    code, printed = run_json(capsys, "check", "-c", str(config), "--node", "p1")
+    assert (code, started, "correct-horse" in str(printed)) == (0, ["p1"], False)

@@ -61,13 +61,13 @@ def filled(folder: Path, entries: int = 5, committed: int = 3) -> bytes:
     return (folder / "journal").read_bytes()
 
 
-def test_nothing_there_is_said(settings: Settings) -> None:
+def test_check_of_an_empty_folder_creates_nothing(settings: Settings) -> None:
     found = journal_files.check(settings, "p1")
     assert (found.survey.verdict, found.survey.entries, found.running) == ("empty", 0, False)
-    assert not settings.member("p1").data_dir.exists(), "and nothing is made"
+    assert not settings.member("p1").data_dir.exists()
 
 
-def test_what_is_there_is_said(settings: Settings) -> None:
+def test_check_reads_journal_and_snapshot(settings: Settings) -> None:
     folder = raft(settings)
     before = filled(folder)
     last = Entry(b"\x00", 2, 1)
@@ -80,7 +80,7 @@ def test_what_is_there_is_said(settings: Settings) -> None:
     assert (folder / "journal").read_bytes() == before
 
 
-def test_a_torn_tail_is_safe_and_repaired(settings: Settings) -> None:
+def test_torn_tail_is_repaired(settings: Settings) -> None:
     folder = raft(settings)
     whole = filled(folder)
     (folder / "journal").write_bytes(whole[:-3])
@@ -97,7 +97,7 @@ def test_a_torn_tail_is_safe_and_repaired(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("what", ["middle", "committed", "snapshot", "stranger", "other member"])
-def test_what_could_have_been_acknowledged_is_not_repaired(settings: Settings, what: str) -> None:
+def test_damage_to_acknowledged_entries_is_not_repaired(settings: Settings, what: str) -> None:
     folder = raft(settings)
     whole = filled(folder, committed=5)
     path = folder / "journal"
@@ -119,12 +119,12 @@ def test_what_could_have_been_acknowledged_is_not_repaired(settings: Settings, w
 
     assert found.survey.verdict == "corrupt"
     assert str(path) in found.survey.refusal
-    with pytest.raises(JournalError, match="there is only the reset"):
+    with pytest.raises(JournalError, match="run `fleet journal reset` instead"):
         journal_files.repair(settings, "p1")
     assert path.read_bytes() == before
 
 
-def test_every_damaged_place_is_named(settings: Settings) -> None:
+def test_check_names_every_damaged_place(settings: Settings) -> None:
     folder = raft(settings)
     data = bytearray(filled(folder))
     frames = [offset for offset in range(len(data)) if data[offset:].startswith(MARKER)]
@@ -135,7 +135,7 @@ def test_every_damaged_place_is_named(settings: Settings) -> None:
     assert [each.offset for each in found.damage] == [frames[1], frames[3]]
 
 
-def test_a_reset_sets_aside_and_marks_a_voter(settings: Settings) -> None:
+def test_reset_sets_files_aside_and_marks_a_voter(settings: Settings) -> None:
     folder = raft(settings)
     whole = filled(folder)
     result = journal_files.reset(settings, "p1", start_over=False)
@@ -148,15 +148,15 @@ def test_a_reset_sets_aside_and_marks_a_voter(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(("voters", "proxy_id"), [(3, "p4"), (2, "p1")])
-def test_where_nothing_can_be_voted_away_there_is_no_mark(tmp_path: Path, voters: int, proxy_id: str) -> None:
-    """An observer has no vote. Of two voters the other has it all, and only that one can be elected."""
+def test_reset_without_effect_on_votes_leaves_no_mark(tmp_path: Path, voters: int, proxy_id: str) -> None:
+    """An observer has no vote. With two voters, only the other voter has the log and can be elected."""
     settings = configured(tmp_path, voters)
     folder = raft(settings, proxy_id)
     journal_files.reset(settings, proxy_id, start_over=False)
     assert not (folder / MARK).exists()
 
 
-def test_the_only_voter_is_reset_on_demand_alone(tmp_path: Path) -> None:
+def test_reset_of_the_only_voter_requires_start_over(tmp_path: Path) -> None:
     settings = configured(tmp_path, voters=1)
     filled(raft(settings))
     with pytest.raises(JournalError, match="--start-over"):
@@ -164,14 +164,14 @@ def test_the_only_voter_is_reset_on_demand_alone(tmp_path: Path) -> None:
     assert journal_files.reset(settings, "p1", start_over=True).survey.verdict == "empty"
 
 
-def test_a_mark_is_set_aside_where_a_fleet_starts_over(settings: Settings) -> None:
+def test_start_over_removes_the_mark(settings: Settings) -> None:
     folder = raft(settings)
     journal_files.reset(settings, "p1", start_over=False)
     journal_files.reset(settings, "p1", start_over=True)
     assert not (folder / MARK).exists()
 
 
-def test_nothing_is_changed_while_the_member_runs(
+def test_running_member_is_neither_repaired_nor_reset(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = raft(settings)
@@ -187,7 +187,7 @@ def test_nothing_is_changed_while_the_member_runs(
     assert not journal_files.check(settings, "p1").running
 
 
-def test_the_command_says_it_and_exits_with_1(
+def test_command_exits_with_1_for_damaged_files(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = raft(settings)

@@ -1,4 +1,4 @@
-"""What every printer of documents makes of text that others have chosen."""
+"""No printer of a document lets text from outside control the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRINTERS: Mapping[str, Callable[[Any, Console], None]] = {
 
 
 def make_hostile(kind: Any) -> Any:
-    """A value of a type, all of whose text is chosen by somebody hostile."""
+    """A value of a type, with hostile text in every string."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return make_hostile(next(each for each in arguments if each is not NoneType))
@@ -55,7 +55,7 @@ def make_hostile(kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", PRINTERS)
-def test_no_document_controls_the_terminal(name: str) -> None:
+def test_document_does_not_control_the_terminal(name: str) -> None:
     printer = PRINTERS[name]
     kind = next(iter(get_type_hints(printer).values()))
     out = io.StringIO()
@@ -66,12 +66,12 @@ def test_no_document_controls_the_terminal(name: str) -> None:
 
 
 def test_printers_of_all_kinds_of_documents_are_found() -> None:
-    assert {"print_status", "print_live", "print_anomalies", "print_report", "print_result"} <= {
+    assert {"print_status", "print_live", "print_anomalies", "print_pipeline", "print_result"} <= {
         name.rpartition(".")[2] for name in PRINTERS
     }
 
 
-def test_json_controls_no_terminal() -> None:
+def test_json_does_not_control_the_terminal() -> None:
     document = ErrorDocument(ErrorDetail("unreachable", HOSTILE))
     encoded = ERROR.encode(document)
     assert encoded.decode().isprintable()

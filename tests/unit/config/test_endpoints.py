@@ -1,4 +1,4 @@
-"""Where clients enter a fleet, and whose address is whose."""
+"""Bootstrap addresses of a fleet, and the owner of each advertised address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.config.test_file import parse, tree
 
 
 def two_ways() -> Settings:
-    """Three members with two listeners; the first one advertises another address than it binds."""
+    """Three members with two listeners; the first one advertises an address that it does not bind."""
     data = tree()
     for number, member in enumerate(data["members"].values(), 1):
         member["listeners"]["inside"] = {
@@ -28,7 +28,7 @@ def test_clients_enter_at_advertised_addresses() -> None:
     assert list(bootstrap_endpoints(known)) == ["p1", "p2", "p3"]
     assert bootstrap_endpoints(known)["p1"] == Endpoint("proxy1.test", 19100)
     assert bootstrap_endpoints(known, "inside")["p2"] == Endpoint("127.0.0.1", 20200)
-    with pytest.raises(ConfigError, match="no member has a listener 'outside'; they have external, inside"):
+    with pytest.raises(ConfigError, match="no member has a listener 'outside'; use one of external, inside"):
         bootstrap_endpoints(known, "outside")
 
 

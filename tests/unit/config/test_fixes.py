@@ -34,20 +34,20 @@ ENDPOINTS: list[tuple[str, str]] = [
     ("kafka-1:9092,kafka-2:9092", "kafka-1:9092"),
     ("PLAINTEXT://kafka-1:9092,PLAINTEXT://kafka-2:9092", "kafka-1:9092"),
 ]
-"""An endpoint that a user may write, and the endpoint that the fix has to name."""
+"""An endpoint that a user may write, and the endpoint that the fix must name."""
 
 UNCLEAR: list[tuple[str, str]] = [
     ("kafka:9092:9093", "host must be a name or an address"),
-    ("[zz::1]:9092", "only an IPv6 address stands in brackets"),
-    ("[1:2]:9092", "only an IPv6 address stands in brackets"),
-    ("[:]:9092", "only an IPv6 address stands in brackets"),
+    ("[zz::1]:9092", "only an IPv6 address may be in brackets"),
+    ("[1:2]:9092", "only an IPv6 address may be in brackets"),
+    ("[:]:9092", "only an IPv6 address may be in brackets"),
     ("kafka:x", "port must be a number"),
     ("kafka:0", "port must be 1..65535"),
     ("ftp://", "must be host:port, without ftp://"),
     (":9092", "must be host:port"),
     ("-kafka:9092", "host must be a name or an address"),
 ]
-"""An endpoint that has no single meaning, and the rule that the error has to name."""
+"""An endpoint without a single meaning, and the rule that the error must name."""
 
 PLACES = (
     "bootstrap_servers.0",
@@ -60,12 +60,12 @@ _QUOTED = re.compile(r'(?:write it as|such as) "([^"]+)"')
 
 
 def remote() -> dict[str, Any]:
-    """A fleet whose members may be anywhere."""
+    """A fleet whose members may have any address."""
     return {**tree(), "peer_tls": {}, "admin": {"open_to_read": True}}
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The data with another value at a place; parents that it lacks are made."""
+    """The data with a new value at a path; missing parents are created."""
     data = copy.deepcopy(data)
     at: Any = data
     *parents, last = (int(each) if each.isdigit() else each for each in path.split("."))
@@ -77,16 +77,16 @@ def put(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return data
 
 
-def split(told: str) -> tuple[str, str]:
+def split(mistake: str) -> tuple[str, str]:
     """The path and the fix of a mistake."""
-    found = re.match(r"fleet\.yaml:\d+: ([^:]+): .*; (.*)$", told)
-    assert found is not None, told
+    found = re.match(r"fleet\.yaml:\d+: ([^:]+): .*; (.*)$", mistake)
+    assert found is not None, mistake
     return found[1], found[2]
 
 
-def do(data: dict[str, Any], told: str) -> dict[str, Any] | None:
-    """The data after the fix of a mistake; None where the fix is a sentence that no program can apply."""
-    path, fix = split(told)
+def do(data: dict[str, Any], mistake: str) -> dict[str, Any] | None:
+    """The data after the fix of a mistake; None if the fix is a sentence that no program can apply."""
+    path, fix = split(mistake)
     if found := re.search(r'write it as "([^"]+)"', fix):
         return put(data, path, found[1])
     if found := re.match(r"use (127\.0\.0\.1:\d+|\d+)(?=$|,)", fix):
@@ -110,34 +110,34 @@ def do(data: dict[str, Any], told: str) -> dict[str, Any] | None:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("written", "meant"), ENDPOINTS)
 def test_fix_for_an_endpoint_is_accepted(place: str, written: str, meant: str) -> None:
-    (told,) = mistakes(put(remote(), place, written))
-    path, fix = split(told)
+    (mistake,) = mistakes(put(remote(), place, written))
+    path, fix = split(mistake)
     found = _QUOTED.search(fix)
-    assert (path, found and found[1]) == (place, meant), told
+    assert (path, found and found[1]) == (place, meant), mistake
     assert parse(put(remote(), place, meant))
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("written", "rule"), UNCLEAR)
 def test_unclear_endpoint_has_no_fix_that_is_refused(place: str, written: str, rule: str) -> None:
-    (told,) = mistakes(put(remote(), place, written))
-    assert f": {rule}" in told
-    found = _QUOTED.search(split(told)[1])
+    (mistake,) = mistakes(put(remote(), place, written))
+    assert f": {rule}" in mistake
+    found = _QUOTED.search(split(mistake)[1])
     assert found is None or parse(put(remote(), place, found[1]))
 
 
 @pytest.mark.parametrize("port", [9093, 0, 70_000, True, ["kafka:9092"], {"kafka": 9092}, 1.5])
 @pytest.mark.parametrize("place", PLACES)
 def test_fix_for_what_is_no_text_is_accepted(place: str, port: Any) -> None:
-    (told,) = mistakes(put(remote(), place, port))
-    again = do(remote(), told)
-    assert again is not None, told
+    (mistake,) = mistakes(put(remote(), place, port))
+    again = do(remote(), mistake)
+    assert again is not None, mistake
     assert parse(again)
 
 
 def test_scheme_of_a_kafka_listener_is_named() -> None:
-    (told,) = mistakes(changed("bootstrap_servers", ["PLAINTEXT://kafka:9092"]))
-    assert told.endswith(
+    (mistake,) = mistakes(changed("bootstrap_servers", ["PLAINTEXT://kafka:9092"]))
+    assert mistake.endswith(
         'bootstrap_servers.0: "PLAINTEXT://kafka:9092": must be host:port, without PLAINTEXT://; '
         'write it as "kafka:9092"'
     )
@@ -146,15 +146,15 @@ def test_scheme_of_a_kafka_listener_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [each[:2] for each in test_file.test_one_mistake_is_told_once.pytestmark[0].args[1]],
+    [each[:2] for each in test_file.test_one_mistake_is_reported_once.pytestmark[0].args[1]],
 )
 def test_fix_of_any_one_mistake_is_accepted(path: str, value: Any) -> None:
     data = changed(path, value)
-    if path == "members.p1.admin":  # what a name there needs is another rule
+    if path == "members.p1.admin":  # the address itself breaks another rule
         data["admin"] = {"open_to_read": True}
-    (told,) = mistakes(data)
-    again = do(data, told)
-    assert again is None or parse(again), told
+    (mistake,) = mistakes(data)
+    again = do(data, mistake)
+    assert again is None or parse(again), mistake
 
 
 def test_fixes_for_several_members_fit_one_another() -> None:
@@ -162,9 +162,9 @@ def test_fixes_for_several_members_fit_one_another() -> None:
     for member in data["members"].values():
         for field in ("peer", "admin", "listeners"):
             del member[field]
-    told = mistakes(data)
-    assert len(told) == 9
-    for each in told:
+    mistake = mistakes(data)
+    assert len(mistake) == 9
+    for each in mistake:
         again = do(data, each)
         assert again is not None, each
         data = again
@@ -195,17 +195,17 @@ def test_fixes_for_members_of_several_machines_fit_one_another() -> None:
 
 
 def test_fix_for_a_wildcard_peer_needs_no_certificates() -> None:
-    (told,) = mistakes(changed("members.p1.peer", "0.0.0.0:7101"))
-    assert split(told)[1].startswith("use 127.0.0.1:7101, or add `peer_tls:`")
-    again = do(tree(), told)
+    (mistake,) = mistakes(changed("members.p1.peer", "0.0.0.0:7101"))
+    assert split(mistake)[1].startswith("use 127.0.0.1:7101, or add `peer_tls:`")
+    again = do(tree(), mistake)
     assert again is not None
     assert parse(again)
 
 
 def test_offsets_that_are_free_are_found() -> None:
     data = changed("identities", {"ids": {1: 65534, 2: 65534, 3: 65534}})
-    told = mistakes(data)
-    assert [split(each)[1] for each in told if "already has port offset" in each] == ["use 0", "use 1"]
+    mistake = mistakes(data)
+    assert [split(each)[1] for each in mistake if "already has port offset" in each] == ["use 0", "use 1"]
 
 
 def test_tenth_voter_that_is_a_witness_keeps_its_vote() -> None:
@@ -214,6 +214,6 @@ def test_tenth_voter_that_is_a_witness_keeps_its_vote() -> None:
         member["voter"] = True
     data["members"]["p10"] = {**data["members"]["p10"], "witness": True}
     del data["members"]["p10"]["listeners"]
-    (told,) = mistakes(data)
-    assert told.endswith("write `voter: false` at p9")
+    (mistake,) = mistakes(data)
+    assert mistake.endswith("write `voter: false` for p9")
     assert parse(put(data, "members.p9.voter", False))

@@ -1,4 +1,4 @@
-"""fleet/config/secrets.py: where a secret may be, and that nothing which is wrong with it says what it is."""
+"""fleet/config/secrets.py: the places of secrets, and errors that do not contain the secret."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config.document import Document, Value
-from fleet.config.secrets import MAX_SECRET_BYTES, Secret, secret
+from fleet.config.secrets import MAX_SECRET_BYTES, Secret, parse_secret
 from fleet.core.errors import ConfigError
 
 HIDDEN = "correct horse"
@@ -25,9 +25,9 @@ def in_variable() -> Secret:
     return Secret(None, "PASSWORD", ("sasl", "password"), 7)
 
 
-def mistake(of: Secret, environ: dict[str, str] | None = None) -> str:
+def mistake(secret: Secret, environ: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
-        of.read("fleet.yaml", environ or {})
+        secret.read("fleet.yaml", environ or {})
     assert HIDDEN not in str(caught.value)
     assert caught.value.__cause__ is None
     return str(caught.value)
@@ -48,63 +48,63 @@ def test_a_variable_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601])
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    said = mistake(in_file(tmp_path, HIDDEN.encode(), mode))
+    error_text = mistake(in_file(tmp_path, HIDDEN.encode(), mode))
     file = tmp_path / "password"
     where = f"fleet.yaml:7: sasl.password: {file}"
-    assert said == f"{where}: nobody but its owner may read it; chmod 600 {file}"
+    assert error_text == f"{where}: must be readable only by its owner; run `chmod 600 {file}`"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_another_owner_may_be_read_by_the_group_that_it_was_given_to(tmp_path: Path) -> None:
+def test_file_of_another_owner_may_be_group_readable(tmp_path: Path) -> None:
     found = in_file(tmp_path, HIDDEN.encode(), 0o440)
     os.chown(tmp_path / "password", 1, -1)
     assert found.read("fleet.yaml") == HIDDEN
     (tmp_path / "password").chmod(0o444)
-    assert "nobody but its owner may read it" in mistake(found)
+    assert "must be readable only by its owner" in mistake(found)
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"\n", "is empty; write the secret into it"),
-        (HIDDEN.encode() + b"\nmore", "is not one line of text"),
-        (HIDDEN.encode() + b"\x00", "is not one line of text"),
+        (b"\n", "is empty; write the secret into this file"),
+        (HIDDEN.encode() + b"\nmore", "must be one line of text"),
+        (HIDDEN.encode() + b"\x00", "must be one line of text"),
         (HIDDEN.encode() + b"\xff", "is not UTF-8 text"),
         (HIDDEN.encode("utf-8-sig"), "the file begins with a byte-order mark; save it as UTF-8 without BOM"),
         (HIDDEN.encode("utf-16"), "the file is UTF-16 text with a byte-order mark; save it as UTF-8"),
-        (HIDDEN.encode() * MAX_SECRET_BYTES, f"is above {MAX_SECRET_BYTES} bytes"),
+        (HIDDEN.encode() * MAX_SECRET_BYTES, f"is larger than {MAX_SECRET_BYTES} bytes"),
     ],
 )
 def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     assert expected in mistake(in_file(tmp_path, content))
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_secret_is_named(tmp_path: Path) -> None:
     missing = Secret(tmp_path / "none", None, ("sasl", "password"), 7)
     assert f"{tmp_path}/none: cannot be read (no such file or directory)" in mistake(missing)
     folder = Secret(tmp_path, None, ("sasl", "password"), 7)
     assert "cannot be read (is a directory); name the file in it" in mistake(folder)
-    said = "fleet.yaml:7: sasl.password: $PASSWORD: is not set, or empty; set the variable PASSWORD"
-    assert mistake(in_variable()) == said
-    assert mistake(in_variable(), {"PASSWORD": ""}) == said
+    error_text = "fleet.yaml:7: sasl.password: $PASSWORD: is not set or empty; set the variable PASSWORD"
+    assert mistake(in_variable()) == error_text
+    assert mistake(in_variable(), {"PASSWORD": ""}) == error_text
     marked = mistake(in_variable(), {"PASSWORD": f"\ufeff{HIDDEN}"})
-    assert marked.endswith("$PASSWORD: begins with a byte-order mark; set it without this character")
+    assert marked.endswith("$PASSWORD: begins with a byte-order mark; remove this character")
 
 
-def test_whether_there_is_one_here(tmp_path: Path) -> None:
-    assert in_file(tmp_path, b"").is_here(), "what is wrong with it is another question"
-    assert not Secret(tmp_path / "none", None, ("sasl", "password"), 7).is_here()
-    assert in_variable().is_here({"PASSWORD": ""})
-    assert not in_variable().is_here({})
+def test_secret_is_available_where_it_can_be_opened(tmp_path: Path) -> None:
+    assert in_file(tmp_path, b"").is_available(), "only read() checks the content"
+    assert not Secret(tmp_path / "none", None, ("sasl", "password"), 7).is_available()
+    assert in_variable().is_available({"PASSWORD": ""})
+    assert not in_variable().is_available({})
 
 
 def test_a_field_says_where_its_secret_is() -> None:
     document = Document(lines={("sasl", "password"): 7})
     base = Path("/etc/fleet")
-    assert secret({"file": "../password"}, ("sasl", "password"), base, document) == Secret(
+    assert parse_secret({"file": "../password"}, ("sasl", "password"), base, document) == Secret(
         Path("/etc/password"), None, ("sasl", "password"), 7
     )
-    assert secret({"env": "PASSWORD"}, ("sasl", "password"), base, document) == in_variable()
+    assert parse_secret({"env": "PASSWORD"}, ("sasl", "password"), base, document) == in_variable()
     assert document.problems == []
 
 
@@ -124,7 +124,7 @@ def test_a_field_says_where_its_secret_is() -> None:
 )
 def test_a_field_with_anything_else_is_refused_and_not_shown(value: Value) -> None:
     document = Document(lines={("sasl", "password"): 7})
-    assert secret(value, ("sasl", "password"), Path("/"), document) is None
+    assert parse_secret(value, ("sasl", "password"), Path("/"), document) is None
     (problem,) = document.problems
-    assert "a secret is not written here" in problem.text("fleet.yaml")
+    assert "must be `{file: PATH}` or `{env: NAME}`, not the secret" in problem.text("fleet.yaml")
     assert HIDDEN not in problem.text("fleet.yaml")

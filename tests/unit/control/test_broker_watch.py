@@ -1,4 +1,4 @@
-"""Which brokers a member knows of, which of them it can reach, and when it says so."""
+"""The brokers that a member knows, their reachability, and when changes are reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings(timing: Timing = QUICK) -> Settings:
 
 @dataclass
 class Cluster:
-    """Stands in for the network: what Metadata says, and who answers a probe."""
+    """A fake network: the brokers in Metadata, and the brokers that answer probes."""
 
     why: str = "it is not there"
     refuses: bool = False
@@ -50,7 +50,7 @@ class Cluster:
     up: set[Endpoint] = field(default_factory=set)
     asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
     probed: list[Endpoint] = field(default_factory=list)
-    serves_strangers: bool = False
+    serves_anonymous_clients: bool = False
     timeouts: set[tuple[str, float]] = field(default_factory=set)
 
     async def discover(
@@ -69,10 +69,10 @@ class Cluster:
         tls: BrokerTls | None,
         resolver: Resolver,
         *,
-        serves_strangers: bool,
+        serves_anonymous_clients: bool,
     ) -> str | None:
         self.probed.append(endpoint)
-        self.serves_strangers = serves_strangers
+        self.serves_anonymous_clients = serves_anonymous_clients
         self.timeouts.add(("probe", timeout_s))
         return None if endpoint in self.up else self.why
 
@@ -115,15 +115,15 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def rounds(cluster: Cluster, number: int = 3) -> None:
-    """Let the cluster be asked, and every broker be probed, so many times more."""
+    """Wait for ``number`` more queries of the cluster, and as many probes of every broker."""
     asked, probed = len(cluster.asked) + number, len(cluster.probed) + 8 * number
     await until(lambda: len(cluster.asked) >= asked and len(cluster.probed) >= probed)
 
 
-# ---- what is confirmed, and what the fleet says
+# ---- confirmed and committed brokers
 
 
-def test_only_what_is_new_is_a_change() -> None:
+def test_known_broker_is_no_change() -> None:
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     watch.confirm([B1, B2])
@@ -143,31 +143,31 @@ def test_confirmed_brokers_are_not_the_clusters_list() -> None:
     assert watch.unreachable == ()
 
 
-def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() -> None:
+def test_committed_broker_is_added_but_known_address_stays() -> None:
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     watch.confirm([MOVED_B2])
-    watch.learn({2: B2}, {2: B2, 3: B3})
+    watch.on_brokers_committed({2: B2}, {2: B2, 3: B3})
     assert watch.known == {2: MOVED_B2, 3: B3}
     assert changes.count == 2
-    watch.learn({2: B2, 3: B3}, {2: B2, 3: B3})
+    watch.on_brokers_committed({2: B2, 3: B3}, {2: B2, 3: B3})
     assert changes.count == 2
 
 
 @pytest.mark.parametrize(("host", "port"), [("kafka-1", 0), ("kafka-1", 65536), ("kafka\n1", 9092)])
-def test_committed_address_that_nobody_can_dial_is_ignored(host: str, port: int) -> None:
+def test_invalid_committed_address_is_ignored(host: str, port: int) -> None:
     watch = BrokerWatch(settings(), Changes())
-    watch.learn({}, {1: Broker(1, host, port), 2: B2})
+    watch.on_brokers_committed({}, {1: Broker(1, host, port), 2: B2})
     assert watch.known == {2: B2}
     assert [server.host for server in watch.servers] == [BOOTSTRAP.host, B2.host]
 
 
-async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Cluster) -> None:
+async def test_newly_committed_address_counts_until_discovery(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(), Changes())
     watch.confirm([B2])
-    watch.learn({2: B2}, {2: MOVED_B2})
+    watch.on_brokers_committed({2: B2}, {2: MOVED_B2})
     assert watch.known == {2: MOVED_B2}
-    # This member reaches it by another listener, whatever the others say.
+    # This member reaches the broker by another listener than the other members.
     cluster.listed = (B2,)
     async with running(watch):
         await rounds(cluster)
@@ -177,7 +177,7 @@ async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Clust
 # ---- discovery
 
 
-async def test_the_cluster_is_asked_at_its_bootstrap_servers_and_at_all_listed_brokers(
+async def test_discovery_asks_bootstrap_servers_and_listed_brokers(
     cluster: Cluster,
 ) -> None:
     cluster.listed = (B2, B1)
@@ -191,7 +191,7 @@ async def test_the_cluster_is_asked_at_its_bootstrap_servers_and_at_all_listed_b
 
 
 async def test_a_broker_that_has_left_is_known_and_not_listed(cluster: Cluster) -> None:
-    """The fleet decides from what is listed whether a broker is gone; its clients may still dial it."""
+    """The fleet decides from the list whether a broker was removed; clients may still dial it."""
     cluster.listed = (B1, B2)
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
@@ -201,7 +201,7 @@ async def test_a_broker_that_has_left_is_known_and_not_listed(cluster: Cluster) 
     assert watch.known == {1: B1, 2: B2}
 
 
-async def test_no_answer_takes_nothing_away(cluster: Cluster) -> None:
+async def test_failed_discovery_removes_no_broker(cluster: Cluster) -> None:
     cluster.listed = (B1, B2)
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
@@ -216,8 +216,8 @@ async def test_no_answer_takes_nothing_away(cluster: Cluster) -> None:
     assert changes.count == before
 
 
-async def test_brokers_of_a_cluster_that_does_not_tell_are_listed_while_they_answer(cluster: Cluster) -> None:
-    """It wants credentials, and the member has none: what clients' responses carry is all there is."""
+async def test_unlisted_brokers_count_while_they_answer_probes(cluster: Cluster) -> None:
+    """The cluster requires credentials, and the member has none. Only clients' responses name brokers."""
     cluster.up = {at(B1), at(B2)}
     watch = BrokerWatch(settings(), Changes())
     watch.confirm([B1, B2, B3])
@@ -225,12 +225,12 @@ async def test_brokers_of_a_cluster_that_does_not_tell_are_listed_while_they_ans
         await until(lambda: watch.listed == (B1, B2) and watch.unreachable == (3,))
         cluster.up = {at(B2), at(B3)}
         await until(lambda: watch.listed == (B2, B3))
-        # Once it tells, it is to be believed.
+        # After its first answer, the cluster's list counts.
         cluster.listed = (B1,)
         await until(lambda: watch.listed == (B1,))
 
 
-async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_problem_is_logged_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
@@ -242,42 +242,42 @@ async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCa
         cluster.up, cluster.listed = {at(B1)}, (B1,)
         await until(lambda: "again" in caplog.text)
     assert [each.getMessage() for each in caplog.records] == [
-        "no broker says which brokers there are: it is not there",
+        "discovery failed, no server listed the brokers: it is not there",
         "broker 1 at kafka-1:9092 cannot be reached: it is not there",
-        "no broker says which brokers there are: it is somebody else",
-        "broker 1 at kafka-1:9092 is reached again",
+        "discovery failed, no server listed the brokers: it is somebody else",
+        "broker 1 at kafka-1:9092 is reachable again",
     ]
 
 
-async def test_servers_that_disagree_do_not_have_the_cluster_asked_more_often(cluster: Cluster) -> None:
-    """Found: each change of an address caused the next question."""
+async def test_disagreeing_servers_do_not_cause_more_discovery(cluster: Cluster) -> None:
+    """Found: each change of an address caused the next query."""
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     cluster.listed, cluster.up = (B2,), {at(B2), at(MOVED_B2)}
     async with running(watch):
         await until(lambda: watch.reachable == {2: True})
         for number in range(3):
             cluster.listed = (B2,) if number % 2 else (MOVED_B2,)
-            watch.heard(cluster.listed)
+            watch.on_brokers_seen(cluster.listed)
             await until(lambda number=number: len(cluster.asked) >= number + 2)  # type: ignore[misc]
         asked = len(cluster.asked)
         await asyncio.sleep(0.5)
         assert len(cluster.asked) == asked
 
 
-async def test_cluster_that_is_away_at_the_start_is_asked_as_soon_as_somebody_needs_it(
+async def test_absent_cluster_is_asked_once_a_client_waits(
     cluster: Cluster,
 ) -> None:
-    """Found: a cluster that nobody reaches was taken for one that tells nobody, and asked once a minute."""
+    """Found: an unreachable cluster was treated like a refusing one, and asked once a minute."""
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
-    watch.learn({}, {1: B1})
+    watch.on_brokers_committed({}, {1: B1})
     async with running(watch):
         await until(lambda: cluster.asked)
         cluster.listed = (B1, B2)
-        watch.want([2])
+        watch.on_brokers_requested([2])
         await until(lambda: watch.listed == (B1, B2))
 
 
-async def test_broker_that_turns_out_to_be_down_has_the_cluster_asked(cluster: Cluster) -> None:
+async def test_unreachable_broker_causes_discovery(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=0.01)), Changes())
     cluster.listed, cluster.up = (B2,), {at(B2)}
     async with running(watch):
@@ -304,7 +304,7 @@ async def test_a_moved_broker_is_known_at_its_new_address_only(cluster: Cluster)
         ((B1,), Timing(broker_refresh_s=0.01, probe_interval_s=NEVER_S)),
     ],
 )
-async def test_it_asks_soon_again_while_nothing_is_known_and_else_at_its_interval(
+async def test_discovery_retries_soon_until_brokers_are_known(
     cluster: Cluster, found: tuple[Broker, ...], timing: Timing
 ) -> None:
     cluster.listed = found
@@ -312,22 +312,22 @@ async def test_it_asks_soon_again_while_nothing_is_known_and_else_at_its_interva
         await until(lambda: len(cluster.asked) >= 3)
 
 
-async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
+async def test_discovery_backs_off_while_metadata_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time may be a failed authentication in a broker's log."""
+    """Each query may appear as a failed authentication in a broker's log."""
     slept: list[float] = []
     sleep = asyncio.sleep
 
-    async def noted(delay_s: float) -> None:
+    async def record_delay(delay_s: float) -> None:
         slept.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr(broker_watch, "NEVER_TOLD_LIMIT_S", 600.0)
+    monkeypatch.setattr(broker_watch, "NO_METADATA_MAX_INTERVAL_S", 600.0)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
     cluster.refuses = True
     watch.confirm([B1])
-    with mock.patch.object(asyncio, "sleep", noted):
+    with mock.patch.object(asyncio, "sleep", record_delay):
         task = asyncio.create_task(watch.run())
         while len(cluster.asked) < 6:
             await sleep(0)
@@ -340,13 +340,13 @@ async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
 # ---- reachability
 
 
-async def test_who_can_be_reached_is_told_when_it_changes_and_only_then(cluster: Cluster) -> None:
+async def test_reachability_is_reported_only_on_change(cluster: Cluster) -> None:
     cluster.listed = (B1, B2, B3)
     cluster.up = {at(B1), at(B3)}
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     async with running(watch):
-        await until(lambda: changes.count == 2)  # the list, and who of it answers
+        await until(lambda: changes.count == 2)  # the list, and its reachability
         assert watch.reachable == {1: True, 2: False, 3: True}
         assert watch.unreachable == (2,)
         await rounds(cluster)
@@ -357,7 +357,7 @@ async def test_who_can_be_reached_is_told_when_it_changes_and_only_then(cluster:
 
 
 async def test_the_first_probe_follows_as_soon_as_a_broker_is_known(cluster: Cluster) -> None:
-    """/readyz waits for it, so it must not wait a whole interval because nothing was known at the start."""
+    """/readyz waits for the probe, so it must not wait an interval because no broker was known at first."""
     timing = Timing(broker_refresh_s=0.01, probe_interval_s=NEVER_S, heartbeat_s=0.01)
     watch = BrokerWatch(settings(timing), Changes())
     async with running(watch):
@@ -368,13 +368,13 @@ async def test_the_first_probe_follows_as_soon_as_a_broker_is_known(cluster: Clu
         await until(lambda: watch.reachable == {1: True})
 
 
-async def test_a_broker_that_a_worker_has_lost_is_asked_at_once_and_no_other(cluster: Cluster) -> None:
+async def test_lost_broker_alone_is_probed_immediately(cluster: Cluster) -> None:
     cluster.listed, cluster.up = (B1, B2), {at(B1), at(B2)}
     watch = BrokerWatch(settings(SELDOM), Changes())
     async with running(watch):
         await until(lambda: watch.reachable == {1: True, 2: True})
         cluster.up = {at(B2)}
-        watch.lost([1, 9])
+        watch.on_brokers_lost([1, 9])
         await until(lambda: watch.unreachable == (1,))
     assert cluster.probed.count(at(B2)) == 1
 
@@ -411,15 +411,17 @@ async def test_broker_that_advertises_the_fleet_is_not_dialled(
         assert watch.known == {1: B1}
         assert watch.listed == (B1,)
         assert at(misled) not in {*cluster.probed, *watch.servers}
-        said = watch.troubles[2]
-        assert said.startswith(f"broker 2 advertises the fleet: {host}:{port} is listener external of p1")
-        assert caplog.messages.count(said) == 1
+        message = watch.troubles[2]
+        assert message.startswith(
+            f"broker 2 advertises an address of the fleet: {host}:{port} is listener external of p1"
+        )
+        assert caplog.messages.count(message) == 1
         elsewhere = Broker(2, "kafka-2", 9092)
         cluster.listed, cluster.up = (B1, elsewhere), {at(B1), at(elsewhere)}
         await until(lambda: watch.known == {1: B1, 2: elsewhere} and 2 not in watch.troubles)
 
 
-async def test_broker_that_is_gone_advertises_nothing(cluster: Cluster) -> None:
+async def test_problem_of_a_removed_broker_disappears(cluster: Cluster) -> None:
     cluster.listed, cluster.up = (B1, Broker(2, "proxy-1.example", 9292)), {at(B1)}
     watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
     async with running(watch):
@@ -439,35 +441,33 @@ async def test_other_ports_of_the_same_machine_are_brokers(cluster: Cluster, hos
         await until(lambda: watch.known == {2: broker})
 
 
-async def test_broker_without_a_port_is_told_of_once(
+async def test_broker_without_a_port_is_logged_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     b77 = Broker(77, "kafka-77", 9092)
     cluster.listed, cluster.up = (B1, b77), {at(B1), at(b77)}
     watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
-    said = "broker 77 has no port on listener external: widen `identities`"
+    message = "broker 77 has no port on listener external: widen `identities`"
     async with running(watch):
         await until(lambda: len(cluster.asked) > 3 and watch.reachable.get(77))
-        assert watch.troubles == {77: said}
-    assert caplog.messages.count(said) == 1
+        assert watch.troubles == {77: message}
+    assert caplog.messages.count(message) == 1
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
-    cluster: Cluster, refuses: bool
-) -> None:
+async def test_probes_ask_more_where_anonymous_clients_are_served(cluster: Cluster, refuses: bool) -> None:
     cluster.refuses, cluster.listed, cluster.up = refuses, () if refuses else (B1,), {at(B1)}
     watch = BrokerWatch(settings(), Changes())
-    watch.learn({}, {1: B1})
+    watch.on_brokers_committed({}, {1: B1})
     async with running(watch):
         await until(lambda: len(cluster.probed) > 5)
-    assert cluster.serves_strangers is not refuses
+    assert cluster.serves_anonymous_clients is not refuses
 
 
-async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answers(
+async def test_probes_of_a_dead_broker_back_off_until_it_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_watch, "BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(broker_watch, "PROBE_BACKOFF_FIRST_S", 0.001)
     cluster.listed = (B1,)
     watch = BrokerWatch(settings(SELDOM), Changes())
     times_s: list[float] = []
@@ -478,12 +478,12 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
         tls: BrokerTls | None,
         resolver: Resolver,
         *,
-        serves_strangers: bool,
+        serves_anonymous_clients: bool,
     ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
-        watch.lost([1])  # workers go on losing it, which does not hasten anything
+        watch.on_brokers_lost([1])  # further losses do not hasten the next probe
         return await cluster.probe_broker(
-            endpoint, timeout_s, tls, resolver, serves_strangers=serves_strangers
+            endpoint, timeout_s, tls, resolver, serves_anonymous_clients=serves_anonymous_clients
         )
 
     monkeypatch.setattr(broker_watch, "probe_broker", probe_broker)

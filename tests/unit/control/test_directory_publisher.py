@@ -1,4 +1,4 @@
-"""What is put out, when, and what is kept on disk."""
+"""Which directories are published, and which directory is on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.control.directory_publisher import Directories
+from fleet.control.directory_publisher import DirectoryPublisher
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -31,7 +31,7 @@ STATE = FleetState(
 
 
 class FakeWorkers:
-    """Stands in for the connected workers: remembers what they would have been sent."""
+    """Fake worker channels that record the published directories."""
 
     def __init__(self) -> None:
         self.published: list[Directory] = []
@@ -40,8 +40,8 @@ class FakeWorkers:
         self.published.append(directory)
 
 
-def directories(workers: FakeWorkers, data_dir: Path) -> Directories:
-    return Directories(P1, workers, data_dir)  # type: ignore[arg-type]
+def directories(workers: FakeWorkers, data_dir: Path) -> DirectoryPublisher:
+    return DirectoryPublisher(P1, workers, data_dir)  # type: ignore[arg-type]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -50,7 +50,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_says_nothing_new_is_not_put_out(tmp_path: Path) -> None:
+async def test_unchanged_directory_is_not_published(tmp_path: Path) -> None:
     workers = FakeWorkers()
     desk = directories(workers, tmp_path)
     desk.publish(STATE, frozenset(), BROKERS)
@@ -72,7 +72,7 @@ async def test_a_suspicion_is_a_new_revision_of_the_same_generation(tmp_path: Pa
     assert alarmed.committed[2] == ("p2",)
 
 
-async def test_the_newest_one_is_on_disk_for_a_worker_that_starts_alone(tmp_path: Path) -> None:
+async def test_newest_directory_is_on_disk(tmp_path: Path) -> None:
     desk = directories(FakeWorkers(), tmp_path)
     saving = asyncio.create_task(desk.save())
     path = tmp_path / ipc.DIRECTORY_FILE

@@ -1,10 +1,10 @@
-"""Members that come and go wait longer each time, and no longer once they have stayed."""
+"""Flapping members wait longer each time, and as configured again once they have stayed up."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet.control.flap_damping import LIMIT_S, SOON_S, FlapDamper
+from fleet.control.flap_damping import FLAP_WINDOW_S, MAX_WAIT_S, FlapDamper
 from fleet.core.model import FleetState, Member, MemberStatus
 
 STEADY_S = 2.0
@@ -20,10 +20,10 @@ class Play:
         self.state = FleetState()
 
     def becomes(self, status: MemberStatus, after_s: float = 0.0) -> float:
-        """What it would have to wait now."""
+        """How long the member would have to wait now."""
         self.now_s += after_s
         state = replace(self.state, members={"p1": Member("p1", status=status)})
-        self.flaps.committed(self.state, state, self.now_s)
+        self.flaps.on_committed(self.state, state, self.now_s)
         self.state = state
         return self.flaps.steady_s("p1")
 
@@ -31,20 +31,20 @@ class Play:
 def test_a_member_that_stays_waits_as_configured() -> None:
     play = Play()
     assert play.becomes(UP) == STEADY_S
-    assert play.becomes(DOWN, after_s=SOON_S) == STEADY_S
+    assert play.becomes(DOWN, after_s=FLAP_WINDOW_S) == STEADY_S
     assert play.flaps.steady_s("never seen") == STEADY_S
 
 
-def test_a_member_that_goes_down_soon_waits_twice_as_long_each_time_up_to_a_limit() -> None:
+def test_flapping_member_waits_twice_as_long_up_to_a_limit() -> None:
     play = Play()
     waits = []
     for _ in range(8):
         play.becomes(UP, after_s=5.0)
         waits.append(play.becomes(DOWN, after_s=1.0))
-    assert waits == [STEADY_S, 4.0, 8.0, 16.0, 32.0, LIMIT_S, LIMIT_S, LIMIT_S]
+    assert waits == [STEADY_S, 4.0, 8.0, 16.0, 32.0, MAX_WAIT_S, MAX_WAIT_S, MAX_WAIT_S]
 
 
-def test_the_longer_it_waited_the_longer_it_has_to_stay() -> None:
+def test_longer_wait_requires_a_longer_stay() -> None:
     play = Play()
     for _ in range(4):
         play.becomes(UP)
@@ -65,9 +65,9 @@ def test_a_member_that_leaves_in_order_does_not_flap() -> None:
 
 
 def test_a_wait_above_the_limit_stays_what_it_is() -> None:
-    flaps = FlapDamper(2 * LIMIT_S)
+    flaps = FlapDamper(2 * MAX_WAIT_S)
     up = FleetState(members={"p1": Member("p1", status=UP)})
     down = FleetState(members={"p1": Member("p1", status=DOWN)})
-    flaps.committed(FleetState(), up, 0.0)
-    flaps.committed(up, down, 1.0)
-    assert flaps.steady_s("p1") == 2 * LIMIT_S
+    flaps.on_committed(FleetState(), up, 0.0)
+    flaps.on_committed(up, down, 1.0)
+    assert flaps.steady_s("p1") == 2 * MAX_WAIT_S

@@ -1,4 +1,4 @@
-"""What the leader proposes when: plays of reports and liveness against the replicated state."""
+"""The leader's proposals: plays of reports and liveness against the replicated state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.config import BalanceSettings
-from fleet.control.leader import RETRY_S, Leader
+from fleet.control.leader import PROPOSAL_RETRY_S, Leader
 from fleet.control.reports import MemberReport
 from fleet.core.model import (
     AdvertisedListener,
@@ -54,7 +54,7 @@ def brokers(*ids: int) -> tuple[Broker, ...]:
 
 
 class Play:
-    """A leader, p1, with the members that it hears; commands are committed at once unless ``losing``."""
+    """A leader, p1, and the members that it hears. Commands commit immediately unless ``losing``."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Play:
         self.names = names
 
     def report(self, name: str, **changes: Any) -> Play:
-        """A member reports, and is heard."""
+        """A member sends a report, and its heartbeats arrive."""
         if name not in self.reports:
             member = Member(name, listeners=LISTENERS, identities=SPACE)
             self.reports[name] = MemberReport(name, 1, member, ready=True, brokers=brokers(1, 2, 3))
@@ -91,7 +91,7 @@ class Play:
         return self
 
     def die(self, name: str) -> Play:
-        """It is not heard any more, and all others suspect it."""
+        """The heartbeats of a member stop, and all others suspect it."""
         del self.reports[name]
         self.live[name] = Liveness.SUSPECT
         for other in self.reports:
@@ -104,7 +104,7 @@ class Play:
         return self.report(name, incarnation=incarnation)
 
     def step(self) -> list[Command]:
-        """One evaluation, with what it proposes."""
+        """Evaluate once, and apply the proposals."""
         heard = self.reports.keys()
         commands = self.leader.propose(self.state, self.reports, self.live, heard, self.now_s)
         self.proposed += commands
@@ -116,7 +116,7 @@ class Play:
     def commit(self, command: Command) -> Play:
         before = self.state
         self.state, outcome = apply(self.state, command)
-        self.leader.committed(before, self.state, self.now_s)
+        self.leader.on_committed(before, self.state, self.now_s)
         assert outcome.reason in ("", "stale_generation"), (command, outcome)
         return self
 
@@ -127,7 +127,7 @@ class Play:
             commits = 0
             while self.step() and not self.losing:
                 commits += 1
-                assert commits < 100, "it never has enough"
+                assert commits < 100, "the leader never stops proposing"
             if self.now_s >= end_s:
                 return self
             self.now_s += 0.05
@@ -170,21 +170,21 @@ def test_the_first_ownership_comes_as_soon_as_all_are_there() -> None:
     assert play.state.generation == 1
 
 
-def test_the_first_ownership_waits_for_the_missing_no_longer_than_the_grace() -> None:
+def test_first_ownership_waits_at_most_the_grace() -> None:
     play = Play().report("p1").report("p2").run(9.9)
     assert play.owners == {}
     play.run(0.2)
     assert set(play.owners.values()) == {("p1",), ("p2",)}
 
 
-def test_nothing_is_owned_before_a_broker_is_known() -> None:
+def test_ownership_waits_for_a_known_broker() -> None:
     play = Play(["p1"]).report("p1", brokers=()).run(20.0)
     assert play.owners == {}
     play.report("p1", brokers=brokers(1, 2)).run(0.0)
     assert play.owners == {1: ("p1",), 2: ("p1",)}
 
 
-def test_a_member_that_is_not_ready_or_not_up_is_not_taken() -> None:
+def test_member_that_is_not_ready_or_not_up_is_not_committed() -> None:
     play = Play(["p1", "p2"]).report("p1").report("p2", ready=False).run(5.0)
     assert play.state.members.keys() == {"p1"}
     play.report("p2")
@@ -213,19 +213,19 @@ def test_a_death_is_committed_and_taken_over_at_once(steady: Play) -> None:
     assert steady.proposed == []
 
 
-def test_a_member_that_comes_and_goes_is_taken_in_later_each_time(steady: Play) -> None:
+def test_flapping_member_is_committed_up_later_each_time(steady: Play) -> None:
     steady.die("p3").run(0.1)
     for incarnation, waits_s in ((2, 2.0), (3, 4.0), (4, 8.0)):
         steady.come_back("p3", incarnation).clear().run(waits_s - 0.5)
         assert steady.proposed == []
         steady.run(1.0)
         assert [each for each in steady.proposed if isinstance(each, MemberUp)]
-        # Whoever leads by then has seen the same.
+        # Every later leader has seen the same commits.
         steady.leader.reset()
         steady.die("p3").run(0.1)
 
 
-def test_one_of_three_voters_does_not_commit_a_death(steady: Play) -> None:
+def test_single_voter_of_three_does_not_commit_a_death(steady: Play) -> None:
     steady.report("p1", suspects=("p3",)).run(20.0)
     assert steady.proposed == []
 
@@ -239,13 +239,13 @@ def test_observers_have_no_vote() -> None:
     assert play.statuses["p2"] is MemberStatus.DOWN
 
 
-def test_a_leader_without_workers_is_voted_down_with_its_own_vote(steady: Play) -> None:
+def test_leader_without_workers_votes_for_its_own_death(steady: Play) -> None:
     steady.report("p1", ready=False).report("p2", suspects=("p1",)).run(0.0)
     assert steady.statuses["p1"] is MemberStatus.DOWN
     assert ("p1",) not in steady.owners.values()
 
 
-def test_two_that_die_together_are_taken_over_together() -> None:
+def test_simultaneous_deaths_are_taken_over_together() -> None:
     play = Play([f"p{n}" for n in range(1, 6)])
     for n in range(1, 6):
         play.report(f"p{n}", brokers=brokers(*range(1, 11)))
@@ -259,7 +259,7 @@ def test_two_that_die_together_are_taken_over_together() -> None:
     assert play.reasons == ["takeover"]
 
 
-def test_a_member_that_returns_is_taken_in_when_it_has_been_steady(steady: Play) -> None:
+def test_returning_member_is_committed_up_once_steady(steady: Play) -> None:
     steady.die("p3").run(REST_S).clear()
     steady.come_back("p3").run(1.9)
     assert steady.proposed == []
@@ -271,7 +271,7 @@ def test_a_member_that_returns_is_taken_in_when_it_has_been_steady(steady: Play)
     assert sorted(steady.owners.values()) == [("p1",), ("p2",), ("p3",)]
 
 
-def test_a_member_that_flaps_is_not_taken_in(steady: Play) -> None:
+def test_flapping_member_is_not_committed_up(steady: Play) -> None:
     steady.die("p3").run(3.0).clear()
     for life in range(2, 6):
         steady.come_back("p3", life).run(1.5)
@@ -279,15 +279,15 @@ def test_a_member_that_flaps_is_not_taken_in(steady: Play) -> None:
     assert steady.proposed == []
 
 
-def test_a_member_that_a_majority_suspects_is_not_taken_in_though_the_leader_hears_it(steady: Play) -> None:
+def test_suspected_member_stays_down_although_leader_hears_it(steady: Play) -> None:
     evidence = {"suspects": ("p3",), "failed_probes": ("p3",)}
     steady.report("p1", **evidence).report("p2", **evidence).run(10.0)
     assert steady.statuses["p3"] is MemberStatus.DOWN
     assert steady.of(MemberUp) == []
 
 
-def test_members_that_are_heard_are_not_down_where_nobody_could_ask_them(steady: Play) -> None:
-    """1.2 s without DNS at every member, and the leader committed that all were down, itself included."""
+def test_heard_member_is_not_down_without_failed_probes(steady: Play) -> None:
+    """Found: after 1.2 s without DNS at every member, the leader committed all as down, itself too."""
     for name in ("p1", "p2", "p3"):
         steady.report(name, suspects=tuple(other for other in ("p1", "p2", "p3") if other != name))
     for name in ("p2", "p3"):
@@ -297,30 +297,32 @@ def test_members_that_are_heard_are_not_down_where_nobody_could_ask_them(steady:
     assert set(steady.statuses.values()) == {MemberStatus.UP}
 
 
-@pytest.mark.parametrize("who", ["p1", "p3"])
-def test_a_member_that_is_heard_is_down_once_a_majority_has_asked_it_in_vain(steady: Play, who: str) -> None:
-    """The leader itself as well, whose workers clients cannot reach though it hears all others."""
-    first, second = (name for name in ("p1", "p2", "p3") if name != who)
-    steady.report(first, suspects=(who,), failed_probes=(who,)).report(second, suspects=(who,)).run(5.0)
+@pytest.mark.parametrize("victim", ["p1", "p3"])
+def test_heard_member_is_down_after_a_majority_of_failed_probes(steady: Play, victim: str) -> None:
+    """This includes the leader itself, if clients cannot reach its workers although it hears all others."""
+    first, second = (name for name in ("p1", "p2", "p3") if name != victim)
+    steady.report(first, suspects=(victim,), failed_probes=(victim,)).report(second, suspects=(victim,)).run(
+        5.0
+    )
     assert steady.proposed == []
-    steady.report(second, failed_probes=(who,)).run(0.0)
-    assert steady.statuses[who] is MemberStatus.DOWN
+    steady.report(second, failed_probes=(victim,)).run(0.0)
+    assert steady.statuses[victim] is MemberStatus.DOWN
 
 
 def test_a_member_that_is_not_heard_is_down_without_probes(steady: Play) -> None:
-    """As of members of the previous release, whose reports tell nothing of probes."""
+    """Reports of the previous release have no failed probes."""
     steady.die("p3").run(0.0)
     assert steady.reports["p2"].failed_probes == ()
     assert steady.statuses["p3"] is MemberStatus.DOWN
 
 
-def test_a_member_whom_a_majority_suspects_without_evidence_is_not_taken_in_either(steady: Play) -> None:
+def test_suspected_member_without_failed_probes_stays_down(steady: Play) -> None:
     steady.die("p3").run(0.1).clear()
     steady.report("p3", incarnation=2).run(10.0)
     assert steady.of(MemberUp) == []
 
 
-def test_a_member_that_restarts_unnoticed_is_recorded_and_keeps_what_it_had(steady: Play) -> None:
+def test_unnoticed_restart_is_committed_and_keeps_ownership(steady: Play) -> None:
     before = steady.owners
     steady.report("p3", incarnation=5).run(5.0)
     assert steady.state.members["p3"].incarnation == 5
@@ -370,13 +372,13 @@ def test_a_fleet_that_stops_as_a_whole_stays_as_it_is(steady: Play) -> None:
     assert steady.state == before
 
 
-def test_a_witness_that_goes_on_does_not_change_that() -> None:
+def test_running_witness_does_not_keep_a_stopping_fleet() -> None:
     play = Play(["p1", "p2", "w"]).report("w", member=Member("w"), brokers=()).start().run(5.0).clear()
     play.report("p1", stopping=True).report("p2", stopping=True).run(5.0)
     assert play.proposed == []
 
 
-def test_after_a_cold_start_nothing_is_reassigned_for_the_grace(steady: Play) -> None:
+def test_cold_start_reassigns_nothing_within_the_grace(steady: Play) -> None:
     before = steady.owners
     steady.reports.clear()
     steady.leader.reset()
@@ -387,7 +389,7 @@ def test_after_a_cold_start_nothing_is_reassigned_for_the_grace(steady: Play) ->
     assert steady.owners == before
     assert steady.reasons == []
     assert steady.statuses["p3"] is MemberStatus.UP
-    # When the grace is over, the detectors suspect whoever has not come.
+    # After the grace, the detectors suspect the members that are still missing.
     steady.live["p3"] = Liveness.SUSPECT
     steady.report("p1", suspects=("p3",)).report("p2", suspects=("p3",)).run(0.0)
     assert steady.reasons == ["takeover"]
@@ -429,7 +431,7 @@ def test_a_new_broker_is_owned_at_once(steady: Play) -> None:
     assert steady.reasons == ["brokers"]
 
 
-def test_two_members_that_disagree_about_a_broker_do_not_make_it_flap(steady: Play) -> None:
+def test_disagreement_does_not_make_a_broker_flap(steady: Play) -> None:
     other = (Broker(1, "elsewhere", 1), *brokers(2, 3))
     steady.report("p1", brokers=other).run(5.0)
     assert steady.proposed == []
@@ -471,7 +473,7 @@ def test_many_brokers_fit_the_log() -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("kafka\n", 9092), ("", 9092), ("kafka", 0), ("kafka", 70000)])
 def test_broker_where_nobody_can_be_dialled_is_not_committed(host: str, port: int) -> None:
-    """A member of the previous release reports what passing responses carry."""
+    """A member of the previous release reports the brokers of passing responses."""
     play = Play(["p1"]).report("p1", brokers=(Broker(2, host, port), *brokers(1))).run(0.0)
     assert play.state.brokers.keys() == {1}
 
@@ -481,7 +483,7 @@ def test_a_broker_id_that_cannot_be_blocks_nothing() -> None:
     assert play.owners == {1: ("p1",)}
 
 
-def test_a_member_that_cannot_reach_a_broker_loses_it_after_a_while(steady: Play) -> None:
+def test_member_loses_a_broker_that_it_cannot_reach(steady: Play) -> None:
     steady.report("p2", unreachable=(2,)).run(1.5)
     assert steady.proposed == []
     steady.run(0.2)
@@ -489,7 +491,7 @@ def test_a_member_that_cannot_reach_a_broker_loses_it_after_a_while(steady: Play
     assert steady.reasons == ["takeover"]
 
 
-def test_a_broker_that_nobody_reaches_stays_where_it_is(steady: Play) -> None:
+def test_broker_that_no_member_reaches_stays(steady: Play) -> None:
     for name in ("p1", "p2", "p3"):
         steady.report(name, unreachable=(2,))
     steady.run(10.0)
@@ -497,7 +499,7 @@ def test_a_broker_that_nobody_reaches_stays_where_it_is(steady: Play) -> None:
 
 
 def test_the_last_to_reach_a_broker_again_keeps_it(steady: Play) -> None:
-    """A fault that all members had, of DNS or a route, does not end everywhere at once."""
+    """A common fault of DNS or of a route does not end at all members at the same time."""
     for name in ("p1", "p2", "p3"):
         steady.report(name, unreachable=(2,))
     steady.run(10.0)
@@ -507,12 +509,12 @@ def test_the_last_to_reach_a_broker_again_keeps_it(steady: Play) -> None:
     assert steady.owners[2] == ("p1",)
 
 
-# -- what is under way ---------------------------------------------------------------------------------------
+# -- pending commands ----------------------------------------------------------------------------------------
 
 
-def test_what_is_under_way_is_not_proposed_again_until_it_counts_as_lost(steady: Play) -> None:
+def test_pending_command_is_repeated_only_once_lost(steady: Play) -> None:
     steady.losing = True
-    steady.die("p3").run(RETRY_S - 0.1)
+    steady.die("p3").run(PROPOSAL_RETRY_S - 0.1)
     assert steady.proposed == [MemberStatusChanged("p3", MemberStatus.DOWN, 1)]
     steady.run(0.2)
     assert steady.proposed == [MemberStatusChanged("p3", MemberStatus.DOWN, 1)] * 2
@@ -520,7 +522,7 @@ def test_what_is_under_way_is_not_proposed_again_until_it_counts_as_lost(steady:
 
 def test_ownership_is_not_proposed_twice_from_one_generation(steady: Play) -> None:
     steady.losing = True
-    steady.commit(DrainSet("p3", True)).run(RETRY_S - 0.1)
+    steady.commit(DrainSet("p3", True)).run(PROPOSAL_RETRY_S - 0.1)
     assert len(steady.proposed) == 1
     steady.commit(DrainSet("p2", True)).step()
     assert len(steady.proposed) == 1
@@ -534,7 +536,7 @@ def test_lost_ownership_is_proposed_again(steady: Play) -> None:
     steady.losing = True
     steady.commit(DrainSet("p3", True)).run(0.5)
     steady.losing = False
-    steady.run(RETRY_S)
+    steady.run(PROPOSAL_RETRY_S)
     assert steady.reasons == ["drain", "drain"]
     assert ("p3",) not in steady.owners.values()
 
@@ -583,7 +585,7 @@ def test_successors_are_renewed_when_things_have_been_steady(steady: Play) -> No
     assert all(len(o.successors) == 2 for o in steady.state.ownership.values())
 
 
-def test_the_second_of_two_deaths_is_awaited_before_anything_moves() -> None:
+def test_ownership_waits_for_the_second_of_two_deaths() -> None:
     play = Play([f"p{n}" for n in range(1, 6)]).start().run(5.0).clear()
     play.losing = True
     play.die("p4").die("p5")
@@ -593,16 +595,16 @@ def test_the_second_of_two_deaths_is_awaited_before_anything_moves() -> None:
     assert isinstance(moved, OwnershipSet)
 
 
-def test_a_death_that_is_not_committed_does_not_hold_up_a_drain_for_ever() -> None:
+def test_uncommitted_death_does_not_block_a_drain_for_ever() -> None:
     play = Play([f"p{n}" for n in range(1, 6)]).start().run(5.0).clear()
     play.losing = True
-    play.die("p5").commit(DrainSet("p1", True)).run(RETRY_S - 0.1)
+    play.die("p5").commit(DrainSet("p1", True)).run(PROPOSAL_RETRY_S - 0.1)
     assert play.reasons == []
     play.run(0.2)
     assert play.reasons == ["drain"]
 
 
-def test_nothing_is_balanced_over_a_member_that_has_not_been_heard_of(steady: Play) -> None:
+def test_balance_waits_for_an_unheard_member(steady: Play) -> None:
     steady.state = replace(steady.state, ownership={n: Ownership(("p1",)) for n in (1, 2, 3)})
     steady.leader.reset()
     steady.live["p3"] = Liveness.UNKNOWN
@@ -614,7 +616,7 @@ def test_nothing_is_balanced_over_a_member_that_has_not_been_heard_of(steady: Pl
     assert sorted(steady.owners.values()) == [("p1",), ("p2",), ("p3",)]
 
 
-def test_an_identity_does_not_move_to_a_member_of_which_nothing_is_heard(steady: Play) -> None:
+def test_identity_does_not_move_to_an_unheard_member(steady: Play) -> None:
     del steady.reports["p3"]
     steady.live["p3"] = Liveness.SUSPECT
     steady.report("p1", unreachable=(2,)).report("p2", unreachable=(2,)).run(10.0)
@@ -629,7 +631,7 @@ def owners(play: Play) -> dict[int, tuple[str, ...]]:
 
 
 def by_weight(every_s: float = 300.0) -> Play:
-    """Six brokers over p1, p2 and p3, evenly, and nobody has said what they weigh."""
+    """Six brokers, evenly over p1, p2 and p3, with unknown weights."""
     play = Play(balance=BalanceSettings("weights", 0.2, every_s))
     for name in play.names:
         play.report(name).report(name, brokers=brokers(1, 2, 3, 4, 5, 6))
@@ -642,7 +644,7 @@ def test_weights_that_gain_enough_move_identities_once() -> None:
     play = by_weight()
     before = owners(play)
     hot = [broker_id for broker_id, each in before.items() if each == before[1]]
-    play.leader.weigh({broker_id: 100.0 if broker_id in hot else 1.0 for broker_id in before})
+    play.leader.update_weights({broker_id: 100.0 if broker_id in hot else 1.0 for broker_id in before})
     play.run(5.0)
     after = owners(play)
     assert len({after[broker_id] for broker_id in hot}) == 2
@@ -653,13 +655,13 @@ def test_weights_that_gain_enough_move_identities_once() -> None:
 
 def test_weights_that_gain_too_little_move_nothing() -> None:
     play = by_weight()
-    play.leader.weigh({broker_id: 100.0 + broker_id for broker_id in owners(play)})
+    play.leader.update_weights({broker_id: 100.0 + broker_id for broker_id in owners(play)})
     play.run(5.0)
     assert play.proposed == []
 
 
-def test_as_long_as_weights_are_not_known_what_is_there_stays() -> None:
-    """What a leader has balanced by weight must not be undone by the next one before it has read them."""
+def test_unknown_weights_move_nothing() -> None:
+    """A new leader without weights must not undo the balance by weight of the previous leader."""
     play = by_weight()
     uneven = {1: Ownership(("p1",), ("p2", "p3")), 2: Ownership(("p1",), ("p2", "p3"))}
     play.commit(OwnershipSet(play.state.generation, {**play.state.ownership, **uneven}))
@@ -671,11 +673,11 @@ def test_as_long_as_weights_are_not_known_what_is_there_stays() -> None:
 def test_weights_are_looked_at_again_after_a_while_only() -> None:
     play = by_weight(every_s=60.0)
     even = dict.fromkeys(owners(play), 1.0)
-    play.leader.weigh(even)
+    play.leader.update_weights(even)
     play.run(5.0)
     first = owners(play)[1]
     hot = [broker_id for broker_id, each in owners(play).items() if each == first]
-    play.leader.weigh({**even, **dict.fromkeys(hot, 100.0)})
+    play.leader.update_weights({**even, **dict.fromkeys(hot, 100.0)})
     play.run(40.0)
     assert play.proposed == []
     play.run(30.0)
@@ -686,15 +688,15 @@ def test_weights_are_looked_at_again_after_a_while_only() -> None:
 
 
 def taken_over() -> Play:
-    """p2 has died, and is back for so long that it could be given something."""
+    """p2 has died, and has been back long enough to get identities."""
     play = Play().start()
     play.run(REST_S).die("p2").run(0.5).come_back("p2").run(5.0)
     assert all("p2" not in each for each in owners(play).values())
     return play.clear()
 
 
-def test_after_a_move_nothing_is_balanced_for_a_while() -> None:
-    """Identities came back 5 s after they had left, and clients of librdkafka waited up to 10 s for them."""
+def test_balance_rests_after_a_move() -> None:
+    """Found: identities came back 5 s after they had left, and librdkafka clients waited up to 10 s."""
     play = taken_over()
     assert play.run(REST_S - 6.0).proposed == []
     play.run(1.0)

@@ -1,4 +1,4 @@
-"""fleet/control/status.py: what a view costs that is taken ten times a second."""
+"""fleet/control/status.py: the cost of a status that is built ten times a second."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.unit.config.test_file import tree
 
 def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     issuing.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
-    read, look, path = [], checking.expiry, tmp_path / "ca.pem"
+    read, look, path = [], checking.file_expiry, tmp_path / "ca.pem"
 
     def looking(at: Path) -> datetime | None:
         read.append(at)
         return look(at)
 
-    monkeypatch.setattr(checking, "expiry", looking)
+    monkeypatch.setattr(checking, "file_expiry", looking)
     upstream = SimpleNamespace(tls=SimpleNamespace(files={"ca": path, "key": tmp_path / "none"}))
     settings = SimpleNamespace(
         listener_tls={}, peer_tls=None, admin=SimpleNamespace(tls=None), upstream=upstream
@@ -45,18 +45,18 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
     assert source._certificate_expiry() == {}
 
 
-def test_ports_are_judged_again_once_the_kernel_has_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_checked_again_after_a_kernel_change(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_text(yaml.safe_dump(tree(1)), {}, "fleet.yaml", Path("/fleet"))
-    control = SimpleNamespace(settings=settings, mine=settings.members["p1"], me="p1")
+    control = SimpleNamespace(settings=settings, own_settings=settings.members["p1"], me="p1")
     source = StatusSource(cast(Any, control))
-    judged: list[EphemeralPorts | None] = []
+    checked: list[EphemeralPorts | None] = []
 
-    def judge(_: object, kernel: EphemeralPorts | None) -> None:
-        judged.append(kernel)
+    def check(_: object, kernel: EphemeralPorts | None) -> None:
+        checked.append(kernel)
 
-    monkeypatch.setattr(status, "port_trouble", judge)
+    monkeypatch.setattr(status, "port_trouble", check)
     kernel: EphemeralPorts | None
     for kernel in (None, EphemeralPorts(9100, 9200), EphemeralPorts(9100, 9200), None):
         monkeypatch.setattr(status, "read_ephemeral_ports", lambda found=kernel: found)
         source._port_trouble()
-    assert judged == [EphemeralPorts(9100, 9200), None]
+    assert checked == [EphemeralPorts(9100, 9200), None]

@@ -1,4 +1,4 @@
-"""fleet/control/tracing.py: what becomes which span, and that nobody waits for a collector."""
+"""fleet/control/tracing.py: the spans of each action, and that no collector blocks a member."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 
 from fleet.config import TracingSettings
 from fleet.control import process
-from fleet.control.tracing import MOST_WAITING, Tracing, exporter
+from fleet.control.tracing import MAX_WAITING_SPANS, Tracing, make_exporter
 from fleet.core.errors import ConfigError, NoQuorum
 from fleet.core.model import Ownership
 from fleet.core.replication import RaftStatus, Role
@@ -30,7 +30,7 @@ LIMIT_S = 20.0
 
 
 def at(seconds: float) -> Moment:
-    """An instant whose wall clock counts from a million on, and has jumped back by an hour at 11 s."""
+    """An instant. The wall clock starts at a million, and jumps back by an hour at 11 s."""
     return Moment(int(1_000_000 + seconds * 1000) - (3_600_000 if seconds >= 11 else 0), seconds)
 
 
@@ -49,33 +49,33 @@ class Clock:
         return at(self.now_s)
 
 
-class Told:
-    """What members of a fleet have told in the end."""
+class TracedFleet:
+    """The members of a fleet, and the spans that they recorded."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self._members: list[tuple[Tracing, InMemorySpanExporter]] = []
 
     def member(self, me: str = "p1", fleet: str = "demo") -> Tracing:
-        kept = InMemorySpanExporter()
-        made = Tracing(kept, COLLECTOR, fleet, me, self.clock)
-        self._members.append((made, kept))
+        memory = InMemorySpanExporter()
+        made = Tracing(memory, COLLECTOR, fleet, me, self.clock)
+        self._members.append((made, memory))
         return made
 
     def spans(self) -> list[ReadableSpan]:
         for tracing, _ in self._members:
             tracing.stop(LIMIT_S)
-        return [span for _, kept in self._members for span in kept.get_finished_spans()]
+        return [span for _, memory in self._members for span in memory.get_finished_spans()]
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def fleet_traces() -> TracedFleet:
+    return TracedFleet()
 
 
 @pytest.fixture(autouse=True)
 def library_log() -> Iterator[None]:
-    """What the log of the library was like is what it is afterwards."""
+    """Restore the library's logger after the test."""
     library = logging.getLogger("opentelemetry")
     handlers, propagate = library.handlers, library.propagate
     yield
@@ -87,11 +87,11 @@ def context_of(span: ReadableSpan) -> tuple[str, int]:
     return f"{span.context.trace_id:032x}", span.context.span_id
 
 
-def test_a_takeover_is_from_the_last_sign_of_life_to_the_commit_whatever_the_wall_clock_does(
-    told: Told,
+def test_takeover_span_ignores_wall_clock_jumps(
+    fleet_traces: TracedFleet,
 ) -> None:
-    told.member().took_over(DEATH)
-    spans = {span.name: span for span in told.spans()}
+    fleet_traces.member().on_takeover_ended(DEATH)
+    spans = {span.name: span for span in fleet_traces.spans()}
     assert {name: (span.start_time, span.end_time) for name, span in spans.items()} == {
         "fleet.takeover": (ns(9.95), ns(11.2496)),
         "fleet.takeover.detect": (ns(9.95), ns(9.9996)),
@@ -116,26 +116,28 @@ def test_a_takeover_is_from_the_last_sign_of_life_to_the_commit_whatever_the_wal
     assert expected.items() <= dict(root.resource.attributes).items()
 
 
-def test_members_tell_of_the_same_change_in_one_trace_and_of_others_in_others(told: Told) -> None:
+def test_members_share_one_trace_per_change(fleet_traces: TracedFleet) -> None:
     for me, detected in (("p1", 10.0), ("p3", 9.98)):
         seen = Takeover("p2", "reset", at(detected), (2,), at(10.02), at(11.25), change="p1-c7")
-        told.member(me).took_over(seen)
-    told.member("p1", "another").took_over(DEATH)
-    told.member("p4").took_over(Takeover("p2", "reset", at(20), (2,), at(21), at(22), change="p1-c8"))
-    roots = [span for span in told.spans() if span.parent is None]
+        fleet_traces.member(me).on_takeover_ended(seen)
+    fleet_traces.member("p1", "another").on_takeover_ended(DEATH)
+    fleet_traces.member("p4").on_takeover_ended(
+        Takeover("p2", "reset", at(20), (2,), at(21), at(22), change="p1-c8")
+    )
+    roots = [span for span in fleet_traces.spans() if span.parent is None]
     assert len({context_of(span)[1] for span in roots}) == 4
     first, second, another, next_one = (context_of(span)[0] for span in roots)
     assert first == second == DEATH.trace_id("demo")
     assert len({first, another, next_one}) == 3
 
 
-def test_what_is_not_known_is_left_out(told: Told) -> None:
+def test_unknown_moments_are_left_out(fleet_traces: TracedFleet) -> None:
     drained = Takeover("p2", "drain", at(10), (2,), at(10.5), at(10.25), change="p1-c7")
     came_back = Takeover("p3", "silent", at(10), (3,), at(10.5), alive=at(9))
-    tracing = told.member()
-    tracing.took_over(drained)
-    tracing.took_over(came_back)
-    spans = told.spans()
+    tracing = fleet_traces.member()
+    tracing.on_takeover_ended(drained)
+    tracing.on_takeover_ended(came_back)
+    spans = fleet_traces.spans()
     traces = [drained.trace_id("demo"), came_back.trace_id("demo")]
     of_drained, of_return = (
         {each.name.removeprefix("fleet.takeover"): each for each in spans if context_of(each)[0] == trace}
@@ -161,18 +163,18 @@ def test_what_is_not_known_is_left_out(told: Told) -> None:
         ),
     ],
 )
-def test_what_was_proposed_is_told_by_who_did_when_it_is_known_what_came_of_it(
-    told: Told, command: Command, name: str, attributes: dict[str, object]
+def test_proposer_records_a_command_with_its_outcome(
+    fleet_traces: TracedFleet, command: Command, name: str, attributes: dict[str, object]
 ) -> None:
     outcome: Future[Outcome] = Future()
-    told.member().proposed(stamp(command, "p1-c7", 1), outcome)
-    told.clock.now_s = 10.5
+    fleet_traces.member().on_proposed(stamp(command, "p1-c7", 1), outcome)
+    fleet_traces.clock.now_s = 10.5
     outcome.set_result(Outcome(True, "", 7))
-    (span,) = told.spans()
+    (span,) = fleet_traces.spans()
     assert (span.name, span.start_time, span.end_time) == (name, ns(10), ns(10.5))
     assert span.attributes == {**attributes, "fleet.generation": 7, "fleet.outcome": "applied"}
     assert span.status.status_code is StatusCode.UNSET
-    assert context_of(span)[0] == DEATH.trace_id("demo"), "what completes a takeover is told where that is"
+    assert context_of(span)[0] == DEATH.trace_id("demo"), "the command belongs to the trace of its takeover"
 
 
 def fail(outcome: Future[Outcome]) -> None:
@@ -187,26 +189,26 @@ def cancel(outcome: Future[Outcome]) -> None:
     ("ends", "error"),
     [
         (fail, "no leader"),
-        (cancel, "nobody waits"),
+        (cancel, "cancelled"),
         (lambda outcome: outcome.set_result(Outcome(False, "unknown_member")), "unknown_member"),
         (lambda outcome: outcome.set_result(Outcome(False, "no_change")), None),
     ],
 )
-def test_what_an_operator_wanted_and_did_not_get_is_an_error(
-    told: Told, ends: Callable[[Future[Outcome]], None], error: str | None
+def test_failed_operator_command_is_an_error(
+    fleet_traces: TracedFleet, ends: Callable[[Future[Outcome]], None], error: str | None
 ) -> None:
-    tracing = told.member()
+    tracing = fleet_traces.member()
     for command in (DrainSet("p2", True), OwnershipSet(6, {}), BrokerGone(1)):
         outcome: Future[Outcome] = Future()
-        tracing.proposed(stamp(command, "p1-c7", 1), outcome)
+        tracing.on_proposed(stamp(command, "p1-c7", 1), outcome)
         ends(outcome)
-    (span,) = told.spans()
+    (span,) = fleet_traces.spans()
     assert (span.name, span.status.description) == ("fleet.drain", error)
     assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
 
 
-def test_an_election_is_told_by_whom_it_made_the_leader(told: Told) -> None:
-    tracing, other = told.member("p1"), told.member("p2")
+def test_new_leader_records_the_election(fleet_traces: TracedFleet) -> None:
+    tracing, other = fleet_traces.member("p1"), fleet_traces.member("p2")
     steps: Sequence[tuple[float, Role, str | None, Role]] = (
         (10.0, "follower", "p3", "follower"),
         (10.1, "follower", None, "follower"),
@@ -216,17 +218,17 @@ def test_an_election_is_told_by_whom_it_made_the_leader(told: Told) -> None:
         (10.6, "leader", "p1", "follower"),
     )
     for now_s, role, leader, role_of_other in steps:
-        told.clock.now_s = now_s
-        tracing.followed(RaftStatus(role, leader, 5, 1, True, None))
-        other.followed(RaftStatus(role_of_other, leader, 5, 1, True, None))
-    (span,) = told.spans()
+        fleet_traces.clock.now_s = now_s
+        tracing.on_raft_status(RaftStatus(role, leader, 5, 1, True, None))
+        other.on_raft_status(RaftStatus(role_of_other, leader, 5, 1, True, None))
+    (span,) = fleet_traces.spans()
     assert (span.name, span.start_time, span.end_time) == ("fleet.election", ns(10.1), ns(10.4))
     assert span.resource.attributes["service.instance.id"] == "p1"
     assert span.attributes == {"fleet.term": 5}
 
 
 class Collector(SpanExporter):
-    """Takes nothing until it is let, and then does as it is told."""
+    """Accepts a batch only when the test releases it, with the result that the test sets."""
 
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
@@ -243,26 +245,26 @@ class Collector(SpanExporter):
         return SpanExportResult.FAILURE
 
 
-def test_a_collector_that_takes_nothing_holds_nobody_up_and_is_told_of_once(
+def test_refusing_collector_blocks_nothing_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     collector = Collector()
     tracing = Tracing(collector, COLLECTOR, "demo", "p1", Clock())
     for takes in (False, False, True, False):
-        tracing.took_over(DEATH)
+        tracing.on_takeover_ended(DEATH)
         assert collector.asked.acquire(timeout=LIMIT_S)
         collector.takes = takes
         collector.answers.release()
-    tracing.took_over(DEATH)
-    assert collector.asked.acquire(timeout=LIMIT_S), "the last answer was heard of"
+    tracing.on_takeover_ended(DEATH)
+    assert collector.asked.acquire(timeout=LIMIT_S), "the exporter has sent the next batch"
     lines = [each.getMessage() for each in caplog.records]
-    for _ in range(MOST_WAITING):
-        tracing.took_over(DEATH)
+    for _ in range(MAX_WAITING_SPANS):
+        tracing.on_takeover_ended(DEATH)
     tracing.stop(0.01)
-    collector.answers.release(MOST_WAITING)
-    refused = f"traces are not taken, and dropped; this is said once: {COLLECTOR}: refused 4"
-    assert lines == [refused, f"traces are taken again: {COLLECTOR}", refused]
+    collector.answers.release(MAX_WAITING_SPANS)
+    refused = f"collector refuses traces, dropping them (logged once): url={COLLECTOR}: refused 4"
+    assert lines == [refused, f"collector accepts traces again: url={COLLECTOR}", refused]
 
 
 def traced(**fields: object) -> TracingSettings:
@@ -275,14 +277,14 @@ def test_a_header_is_read_when_control_starts(tmp_path: Path) -> None:
     token = tmp_path / "token"
     settings = traced(headers={"Authorization": {"file": str(token)}})
     with pytest.raises(ConfigError, match=r"tracing\.headers\.Authorization: .*token: cannot be read"):
-        exporter(settings, "fleet.yaml")
+        make_exporter(settings, "fleet.yaml")
     token.touch(0o600)
     token.write_text("Bearer x\n")
-    exporter(settings, "fleet.yaml").shutdown()
+    make_exporter(settings, "fleet.yaml").shutdown()
 
 
 @pytest.mark.parametrize("missing", ["header", "package", "number"])
-def test_control_goes_on_without_traces_where_they_cannot_be_sent_any_more(
+def test_control_runs_without_traces_when_tracing_fails(
     missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = {"Authorization": {"env": "NOBODY_SETS_THIS"}} if missing == "header" else {}
@@ -291,8 +293,8 @@ def test_control_goes_on_without_traces_where_they_cannot_be_sent_any_more(
     if missing == "number":
         monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
     settings = parse(changed("tracing", {"endpoint": COLLECTOR, "headers": headers}))
-    assert process._tracing(settings, "p1") is None
-    assert "no traces are sent by this control process" in caplog.text
+    assert process._make_tracing(settings, "p1") is None
+    assert "tracing is off in this control process" in caplog.text
     caplog.clear()
-    assert process._tracing(parse(tree()), "p1") is None
+    assert process._make_tracing(parse(tree()), "p1") is None
     assert caplog.text == ""

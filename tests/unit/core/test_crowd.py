@@ -1,4 +1,4 @@
-"""fleet/core/crowd.py: who has a place, who has to go."""
+"""fleet/core/crowd.py: which visitor gets a place, and which visitor is evicted."""
 
 from __future__ import annotations
 

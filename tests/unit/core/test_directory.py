@@ -1,4 +1,4 @@
-"""What is advertised, by example."""
+"""Examples of advertised owners."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_of_several_owners_the_live_ones_stay() -> None:
     assert advertised({"p2", "p4"})[2] == ("p3",)
 
 
-def test_beyond_the_successors_everybody_picks_the_same() -> None:
+def test_members_agree_beyond_the_successors() -> None:
     dead = {"p1", "p2", "p3", "p4"}
     assert advertised(dead, me=MEMBERS["p5"]) == {1: ("p5",), 2: ("p5",), 3: ("p5",)}
     state = replace(STATE, ownership={n: Ownership(("p1",)) for n in range(1, 17)})
@@ -81,20 +81,20 @@ def test_a_successor_that_may_not_own_is_passed_over() -> None:
     )
 
 
-def test_a_drained_member_steps_in_where_nobody_else_is_left() -> None:
+def test_drained_member_is_advertised_as_the_last_resort() -> None:
     state = status(STATE, "p5", drained=True)
     assert advertised({"p1", "p2", "p3", "p4"}, state, MEMBERS["p5"])[1] == ("p5",)
-    # Rendezvous hashing takes one that may own first.
+    # Rendezvous hashing prefers an eligible member.
     bare = replace(state, ownership={n: Ownership(("p1",)) for n in range(1, 17)})
     assert ("p5",) not in advertised({"p1"}, bare, MEMBERS["p2"]).values()
 
 
-def test_a_draining_owner_is_advertised_until_its_identities_have_moved() -> None:
+def test_draining_owner_is_advertised_until_the_move() -> None:
     state = status(STATE, "p3", status=MemberStatus.DRAINING)
     assert advertised(set(), state)[3] == ("p3",)
 
 
-def test_a_member_that_is_committed_down_is_gone_around_unsuspected() -> None:
+def test_member_committed_down_is_bypassed_without_suspicion() -> None:
     assert advertised(set(), status(STATE, "p3", status=MemberStatus.DOWN))[3] == ("p1",)
 
 
@@ -104,12 +104,12 @@ def test_a_member_never_suspects_itself() -> None:
     assert build(STATE, {"p1"}, ME, 1).suspects == ()
 
 
-def test_where_nobody_lives_the_committed_owners_stay() -> None:
+def test_committed_owners_stay_without_live_members() -> None:
     assert advertised(set(MEMBERS), me=None) == {1: ("p1",), 2: ("p2", "p4"), 3: ("p3",)}
     assert advertised_owners(1, STATE.ownership[1], lambda _: False, MEMBERS) == ("p1",)
 
 
-def test_a_broker_known_only_from_passing_traffic_is_advertised_at_me() -> None:
+def test_broker_known_from_traffic_alone_is_advertised_here() -> None:
     seen = {4: Broker(4, "kafka", 9094)}
     directory = build(STATE, set(), MEMBERS["p2"], 1, seen)
     assert directory.advertised[4] == ("p2",)
@@ -117,29 +117,29 @@ def test_a_broker_known_only_from_passing_traffic_is_advertised_at_me() -> None:
     assert directory.brokers == {**BROKERS, 4: seen[4]}
 
 
-def test_a_broker_is_where_this_member_was_told_by_the_brokers() -> None:
-    """Found: control probed that address, and its workers dialled the one that was committed."""
+def test_own_view_of_a_broker_address_takes_precedence() -> None:
+    """Found: control probed this address, but its workers dialled the committed one."""
     seen = {1: Broker(1, "another-listener", 9092)}
     assert build(STATE, set(), MEMBERS["p2"], 1, seen).brokers == {**BROKERS, **seen}
 
 
-def test_an_identity_without_a_port_here_is_advertised_where_there_is_one() -> None:
-    # What I am configured with now counts, not my committed record.
+def test_identity_without_a_local_port_is_advertised_elsewhere() -> None:
+    # The current configuration of this member counts, not its committed record.
     small = replace(ME, identities=IdentitySpace(1, 3))
     seen = {n: Broker(n, "kafka", 9090 + n) for n in (*range(4, 17), 99)}
     directory = build(STATE, set(), small, 1, seen)
     assert {directory.advertised[n][0] for n in range(4, 17)} == {"p2", "p3", "p4", "p5"}
-    # Nobody has a port for this one.
+    # No member has a port for this identity.
     assert 99 not in directory.advertised
 
 
-def test_before_the_first_commit_i_know_myself() -> None:
+def test_first_directory_has_this_member() -> None:
     directory = build(FleetState(), set(), ME, 1, BROKERS)
     assert directory.advertised == {1: ("p1",), 2: ("p1",), 3: ("p1",)}
     assert directory.members == {"p1": ME}
 
 
-def test_my_addresses_are_my_own_and_my_status_is_the_fleets() -> None:
+def test_own_addresses_are_configured_and_status_is_committed() -> None:
     listeners = (AdvertisedListener("external", "new", 1, 2),)
     me = replace(ME, listeners=listeners, incarnation=99)
     state = status(STATE, "p1", drained=True)

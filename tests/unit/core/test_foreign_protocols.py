@@ -1,4 +1,4 @@
-"""fleet/core/foreign_protocols.py: which protocol the first bytes of a connection are."""
+"""fleet/core/foreign_protocols.py: the protocol of a connection by its first bytes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_foreign_first_bytes_are_no_size_that_a_listener_takes(first_bytes: byte
 
 
 @pytest.mark.parametrize("protocol", sorted({each for each in FIRST_BYTES.values() if each is not None}))
-def test_each_place_has_words_and_a_fix_for_each_protocol(protocol: Protocol) -> None:
-    said = [
+def test_message_and_fix_exist_for_each_place_and_protocol(protocol: Protocol) -> None:
+    messages = [
         at_listener(protocol, "external", secured=False),
         at_listener(protocol, "external", secured=True),
         in_place_of_tls(NotTls(protocol), "external"),
@@ -64,17 +64,17 @@ def test_each_place_has_words_and_a_fix_for_each_protocol(protocol: Protocol) ->
         of_dialled_peer(protocol, "p2"),
         at_admin_address(protocol),
     ]
-    for each in said[2:5] if protocol == "Kafka" else said:
+    for each in messages[2:5] if protocol == "Kafka" else messages:
         if each is None:
             assert protocol == "HTTP", "an admin address speaks it"
             continue
         assert protocol in each
         assert "; " in each or "no peer_tls" in each
     if protocol == "Kafka":
-        assert said[:2] == [None, None]
+        assert messages[:2] == [None, None]
 
 
-def test_words_are_those_of_an_engineer_on_call() -> None:
+def test_message_names_mistake_and_fix() -> None:
     assert at_listener("TLS", "external", secured=False) == (
         "it speaks TLS to the plaintext listener external; set security.protocol=PLAINTEXT or SASL_PLAINTEXT "
         "in the client, or give the listener certificates (listener_tls.external)"

@@ -3,7 +3,7 @@ from __future__ import annotations
 from fleet.core.log_limit import LogLimit
 
 
-def test_what_is_alike_is_due_once_in_an_interval() -> None:
+def test_equal_keys_are_due_once_per_interval() -> None:
     limit = LogLimit(10.0)
     assert [limit.is_due(now_s, "one") for now_s in (0.0, 9.9, 10.0, 19.9, 20.0)] == [
         *(True, False, True, False, True),
@@ -11,9 +11,9 @@ def test_what_is_alike_is_due_once_in_an_interval() -> None:
     assert limit.is_due(20.0, "another")
 
 
-def test_a_flood_of_different_lines_is_limited_and_does_not_silence_later_ones() -> None:
-    limit = LogLimit(10.0, most=3)
+def test_flood_of_keys_is_limited_but_not_for_ever() -> None:
+    limit = LogLimit(10.0, max_keys=3)
     assert [limit.is_due(0.1 * number, str(number)) for number in range(5)] == [True] * 3 + [False] * 2
     assert not limit.is_due(1.0, "0")
-    assert limit.is_due(10.0, "5"), "the first has been long ago"
+    assert limit.is_due(10.0, "5"), "the first line is long ago"
     assert not limit.is_due(10.0, "6")

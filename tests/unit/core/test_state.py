@@ -1,4 +1,4 @@
-"""Each command on the replicated state, by example."""
+"""Examples of each command on the replicated state."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_ownership_is_set_against_one_generation() -> None:
         ({}, (2,), "no_change"),
     ],
 )
-def test_ownership_that_cannot_be_is_refused(
+def test_invalid_ownership_is_refused(
     changes: dict[int, Ownership], removed: tuple[int, ...], reason: str
 ) -> None:
     assert refused(STATE, OwnershipSet(4, changes, removed)) == reason
@@ -130,7 +130,7 @@ def test_a_repeated_command_has_no_effect() -> None:
     drain, undrain = DrainSet("p1", True, "a"), DrainSet("p1", False, "b")
     state = applied(STATE, drain, undrain)
     assert refused(state, drain) == "repeated"
-    # Not even where it had none the first time.
+    # Not even if it had no effect the first time.
     idle, outcome = apply(STATE, undrain)
     assert outcome.reason == "no_change"
     assert refused(applied(idle, replace(drain, command_id="c")), undrain) == "repeated"
@@ -160,7 +160,7 @@ def test_only_the_last_ids_are_remembered() -> None:
         b'{"kind":"pin_set","broker_id":"x","proxy_id":null}',
     ],
 )
-def test_bytes_that_are_no_command_are_ignored(garbage: bytes) -> None:
+def test_invalid_bytes_in_the_log_are_ignored(garbage: bytes) -> None:
     unknown = decode(garbage)
     assert isinstance(unknown, Unknown)
     assert len(unknown.detail) < 500
@@ -220,7 +220,7 @@ def test_a_small_change_is_one_command_and_none_is_none() -> None:
     assert split_ownership(4, {}) == []
 
 
-def test_one_identity_above_the_limit_cannot_be_split() -> None:
+def test_identity_above_the_limit_cannot_be_split() -> None:
     with pytest.raises(ValueError, match="identity 1 "):
         split_ownership(0, {1: Ownership(("p" * 70_000,))})
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fleet.core.text import MAX_SHOWN_CHARACTERS, escape_json, make_printable
 
-ANY_TEXT = st.text(st.characters())  # surrogates, too: names of files may have them
+ANY_TEXT = st.text(st.characters())  # with surrogates, which file names may contain
 
 
 @given(ANY_TEXT)
@@ -31,7 +31,7 @@ def test_printable_text_is_left_alone(text: str) -> None:
         ("Zürich 東京 ✓", "Zürich 東京 ✓"),
     ],
 )
-def test_what_a_terminal_acts_on_is_escaped(text: str, shown: str) -> None:
+def test_control_characters_in_json_are_escaped(text: str, shown: str) -> None:
     assert make_printable(text) == shown
 
 

@@ -1,4 +1,4 @@
-"""The queue on disk in which events wait for Kafka."""
+"""The queue on disk in which events wait until Kafka is available."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.core.errors import SpoolError
-from fleet.events.spool import LEAST_PAGES, PAGE_BYTES, Record, Spool
+from fleet.events.spool import MIN_PAGES, PAGE_BYTES, Record, Spool
 
-ROOM = 1 << 20
+LIMIT_BYTES = 1 << 20
 
 
 def records(numbers: Iterable[int], size: int = 10) -> list[Record]:
@@ -25,8 +25,8 @@ def waiting(spool: Spool) -> list[Record]:
     return [each.record for each in spool.oldest(1_000_000)]
 
 
-def test_records_come_out_in_the_order_in_which_they_went_in_until_they_are_forgotten(tmp_path: Path) -> None:
-    with Spool(tmp_path / "spool", ROOM) as spool:
+def test_records_keep_their_order_until_forgotten(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool", LIMIT_BYTES) as spool:
         spool.append(records(range(10)))
         spool.append(records(range(10, 20)))
         first = spool.oldest(5)
@@ -37,7 +37,7 @@ def test_records_come_out_in_the_order_in_which_they_went_in_until_they_are_forg
         assert spool.waiting == 15
 
 
-def test_they_outlive_the_process_and_numbers_are_not_given_twice(tmp_path: Path) -> None:
+def test_records_survive_process_and_numbers_are_unique(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from fleet.events.spool import Record, Spool\n"
         "spool = Spool(Path(sys.argv[1]), 1 << 20)\n"
@@ -47,17 +47,17 @@ def test_they_outlive_the_process_and_numbers_are_not_given_twice(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "spool")], check=False)
     assert done.returncode == 9
-    with Spool(tmp_path / "spool", ROOM) as spool:
+    with Spool(tmp_path / "spool", LIMIT_BYTES) as spool:
         assert [each.value for each in waiting(spool)] == [b"%d" % number for number in range(4, 10)]
         newest = spool.oldest(10)[-1].number
         spool.forget(newest)
-    with Spool(tmp_path / "spool", ROOM) as spool:
+    with Spool(tmp_path / "spool", LIMIT_BYTES) as spool:
         spool.append(records([1]))
         assert spool.oldest(1)[0].number > newest
 
 
-def test_where_there_is_no_room_the_oldest_go_and_are_counted(tmp_path: Path) -> None:
-    limit = LEAST_PAGES * PAGE_BYTES
+def test_full_spool_drops_and_counts_oldest_records(tmp_path: Path) -> None:
+    limit = MIN_PAGES * PAGE_BYTES
     with Spool(tmp_path / "spool", limit) as spool:
         for start in range(0, 2000, 10):
             spool.append(records(range(start, start + 10), size=1000))
@@ -68,9 +68,9 @@ def test_where_there_is_no_room_the_oldest_go_and_are_counted(tmp_path: Path) ->
         assert spool.dropped == 2000 - len(left)
 
 
-def test_what_is_expendable_goes_before_all_else(tmp_path: Path) -> None:
-    """Found in thought: a second of traffic is more than a day of ownership, and pushed it out."""
-    limit = LEAST_PAGES * PAGE_BYTES
+def test_full_spool_drops_expendable_topics_first(tmp_path: Path) -> None:
+    """Found in review: one second of traffic is more than a day of ownership, and displaced it."""
+    limit = MIN_PAGES * PAGE_BYTES
     with Spool(tmp_path / "spool", limit, {"much", "more"}) as spool:
         for start in range(0, 2000, 10):
             spool.append(records([start], size=500))
@@ -80,13 +80,15 @@ def test_what_is_expendable_goes_before_all_else(tmp_path: Path) -> None:
         assert len(left) < 200 + 2000
         assert spool.dropped == 200 + 2000 - len(left)
         spool.append(records(range(400), size=500))
-        assert {each.topic for each in waiting(spool)} == {"topic"}, "and what is not, only then"
+        assert {each.topic for each in waiting(spool)} == {"topic"}, (
+            "other topics are dropped after the expendable ones"
+        )
 
 
-def test_what_can_never_fit_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_oversized_batch_is_dropped_and_counted(tmp_path: Path) -> None:
     with Spool(tmp_path / "spool", 0) as spool:
         spool.append(records([1]))
-        spool.append(records(range(3), size=LEAST_PAGES * PAGE_BYTES))
+        spool.append(records(range(3), size=MIN_PAGES * PAGE_BYTES))
         assert spool.dropped == 4
         assert waiting(spool) == []
         spool.append(records([2]))
@@ -94,37 +96,37 @@ def test_what_can_never_fit_is_dropped_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, PAGE_BYTES])
-def test_a_damaged_file_is_put_aside(tmp_path: Path, offset: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_file_is_renamed(tmp_path: Path, offset: int, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "spool"
-    with Spool(path, ROOM) as spool:
+    with Spool(path, LIMIT_BYTES) as spool:
         spool.append(records(range(100), size=1000))
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(b"\xff" * PAGE_BYTES)
     damaged = path.read_bytes()
-    with Spool(path, ROOM) as spool:
+    with Spool(path, LIMIT_BYTES) as spool:
         spool.append(records([1]))
         assert waiting(spool) == records([1])
     assert path.with_name("spool.damaged").read_bytes() == damaged
-    assert "put aside" in caplog.text
+    assert "spool is damaged, renaming it to spool.damaged" in caplog.text
 
 
-def test_a_file_that_cannot_be_had_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_unopenable_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match="file/spool"):
-        Spool(tmp_path / "file" / "spool", ROOM)
+        Spool(tmp_path / "file" / "spool", LIMIT_BYTES)
     (tmp_path / "spool").mkdir()
     with pytest.raises(SpoolError, match="spool: unable to open"):
-        Spool(tmp_path / "spool", ROOM)
+        Spool(tmp_path / "spool", LIMIT_BYTES)
 
 
 steps = st.lists(st.one_of(st.integers(1, 5), st.just("forget"), st.just("reopen")), max_size=30)
 
 
 @given(steps)
-def test_it_is_a_queue(tmp_path_factory: pytest.TempPathFactory, steps: list[int | str]) -> None:
+def test_spool_behaves_like_a_queue(tmp_path_factory: pytest.TempPathFactory, steps: list[int | str]) -> None:
     path = tmp_path_factory.mktemp("spools") / "spool"
-    spool, model, number = Spool(path, ROOM), list[Record](), 0
+    spool, model, number = Spool(path, LIMIT_BYTES), list[Record](), 0
     for step in steps:
         if isinstance(step, int):
             new = records(range(number, number + step))
@@ -137,6 +139,6 @@ def test_it_is_a_queue(tmp_path_factory: pytest.TempPathFactory, steps: list[int
             del model[: len(taken)]
         elif step == "reopen":
             spool.close()
-            spool = Spool(path, ROOM)
+            spool = Spool(path, LIMIT_BYTES)
         assert waiting(spool) == model
     spool.close()

@@ -1,4 +1,4 @@
-"""Which records a member's events become, and who writes the compacted copy."""
+"""The records of a member's events, and of the compacted copy that the leader writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.core.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply
 from fleet.core.takeover import Moment, Takeover, TakeoverLog
 from fleet.core.traffic import ApiTraffic
 from fleet.events.spool import Spool
-from fleet.events.stream import SPOOL, EventStream
+from fleet.events.stream import SPOOL_FILE, EventStream
 from fleet.runtime.ipc import ConnectionRow, TrafficMessage, TrafficRow
 from tests.conftest import PLAINTEXT
 
@@ -27,8 +27,8 @@ NOW_MS = 5_000
 CLOSED = TakeoverLog()
 
 
-class Told:
-    """A stream whose records end up in a spool, because there is no Kafka."""
+class SpooledMember:
+    """A member whose records stay in a spool, because there is no Kafka."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class Told:
         self._number = 0
 
     def own(self, owner: str, *, leads: bool, takeovers: TakeoverLog = CLOSED) -> None:
-        """Identity 1 gets another owner."""
+        """Give identity 1 another owner."""
         commands: list[Command] = [
             MemberUp(Member(owner, incarnation=1)),
             BrokersSeen((Broker(1, "kafka", 9092),)),
@@ -50,13 +50,13 @@ class Told:
             stamped = stamp(command, f"c{self._number}", NOW_MS)
             self.state, outcome = apply(self.state, stamped)
             applied.append(Applied(stamped, outcome))
-        self.stream.committed(applied, self.state, takeovers, NOW_MS, leads=leads)
+        self.stream.record_commit(applied, self.state, takeovers, NOW_MS, leads=leads)
 
     def records(self) -> Iterator[tuple[str, OwnershipEvent]]:
-        """What came of it, of identities alone."""
+        """Yield the topic and the event of each spooled ownership record."""
         self.stream.start()
         self.stream.stop(LIMIT_S)
-        with Spool(self._folder / SPOOL, 1 << 20) as spool:
+        with Spool(self._folder / SPOOL_FILE, 1 << 20) as spool:
             for each in spool.oldest(1000):
                 event = event_schema.EVENTS.decode(each.record.value)
                 if isinstance(event, OwnershipEvent):
@@ -64,37 +64,37 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
-    return Told(tmp_path)
+def member(tmp_path: Path) -> SpooledMember:
+    return SpooledMember(tmp_path)
 
 
-def generations(told: Told) -> list[tuple[str, int]]:
-    return [(topic, event.generation) for topic, event in told.records()]
+def generations(member: SpooledMember) -> list[tuple[str, int]]:
+    return [(topic, event.generation) for topic, event in member.records()]
 
 
-def test_the_leader_alone_writes_the_compacted_copy(told: Told) -> None:
-    told.own("p1", leads=False)
-    told.own("p2", leads=False)
-    assert generations(told) == [("ownership", 1), ("ownership", 2)]
+def test_compacted_copy_is_written_by_leader_only(member: SpooledMember) -> None:
+    member.own("p1", leads=False)
+    member.own("p2", leads=False)
+    assert generations(member) == [("ownership", 1), ("ownership", 2)]
 
 
-def test_a_new_leader_writes_what_the_last_one_may_not_have_written(told: Told) -> None:
-    told.own("p1", leads=False)
-    told.own("p2", leads=False)
-    told.stream.committed((), told.state, CLOSED, NOW_MS, leads=True)
-    told.stream.committed((), told.state, CLOSED, NOW_MS, leads=True)
-    told.own("p1", leads=True)
+def test_new_leader_rewrites_latest_owners(member: SpooledMember) -> None:
+    member.own("p1", leads=False)
+    member.own("p2", leads=False)
+    member.stream.record_commit((), member.state, CLOSED, NOW_MS, leads=True)
+    member.stream.record_commit((), member.state, CLOSED, NOW_MS, leads=True)
+    member.own("p1", leads=True)
     latest = [("ownership.latest", 2), ("ownership", 3), ("ownership.latest", 3)]
-    assert generations(told) == [("ownership", 1), ("ownership", 2), *latest]
+    assert generations(member) == [("ownership", 1), ("ownership", 2), *latest]
 
 
-def test_a_late_advertisement_does_not_put_an_old_owner_behind_a_new_one(told: Told) -> None:
-    told.own("p1", leads=True)
+def test_late_advertisement_leaves_latest_owner_unchanged(member: SpooledMember) -> None:
+    member.own("p1", leads=True)
     open_one = Takeover("p1", "reset", Moment(4_000, 1.0), (1,))
-    told.own("p2", leads=True, takeovers=TakeoverLog((open_one,)))
-    told.own("p3", leads=True)
-    told.stream.advertised(TakeoverLog((replace(open_one, advertised=Moment(6_000, 3.0)),)))
-    records = list(told.records())
+    member.own("p2", leads=True, takeovers=TakeoverLog((open_one,)))
+    member.own("p3", leads=True)
+    member.stream.record_advertisement(TakeoverLog((replace(open_one, advertised=Moment(6_000, 3.0)),)))
+    records = list(member.records())
     assert [(topic, event.generation) for topic, event in records[-3:]] == [
         ("ownership", 3),
         ("ownership.latest", 3),
@@ -103,15 +103,15 @@ def test_a_late_advertisement_does_not_put_an_old_owner_behind_a_new_one(told: T
     assert records[-1][1].advertised_at_ms == 6_000
 
 
-def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -> None:
+def test_traffic_and_connections_go_to_their_topics(member: SpooledMember, tmp_path: Path) -> None:
     apis = {1: ApiTraffic(2, 1, 5, 6, {40: 1})}
     row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, apis, {"c": 1})
     opened = ConnectionRow(8, 900, "inside", 1, True, "192.0.2.7:4", "c")
     moved = replace(opened, at_ms=950, owned=False, end="moved", open_s=0.05)
-    told.stream.passed(TrafficMessage("0-100-1", 1_000, 999, (row,), (opened, moved), 4, 7))
-    assert list(told.records()) == []
-    assert told.stream.progress.dropped == 4
-    with Spool(tmp_path / SPOOL, 1 << 20) as spool:
+    member.stream.record_traffic(TrafficMessage("0-100-1", 1_000, 999, (row,), (opened, moved), 4, 7))
+    assert list(member.records()) == []
+    assert member.stream.progress.dropped == 4
+    with Spool(tmp_path / SPOOL_FILE, 1 << 20) as spool:
         found = [each.record for each in spool.oldest(9)]
     assert [(each.topic, each.key) for each in found] == [
         ("traffic", b"demo/1"),
@@ -131,9 +131,9 @@ def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -
     assert (second.owned, second.open_ms, second.client_id) == (False, 50, "c")
 
 
-def test_what_is_observed_goes_to_the_members(told: Told, tmp_path: Path) -> None:
-    told.stream.observed([Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)], NOW_MS)
-    assert list(told.records()) == []
-    with Spool(tmp_path / SPOOL, 1 << 20) as spool:
+def test_transitions_go_to_members_topic(member: SpooledMember, tmp_path: Path) -> None:
+    member.stream.record_transitions([Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)], NOW_MS)
+    assert list(member.records()) == []
+    with Spool(tmp_path / SPOOL_FILE, 1 << 20) as spool:
         (found,) = spool.oldest(9)
     assert (found.record.topic, found.record.key) == ("members", b"demo/p1")

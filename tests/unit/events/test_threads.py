@@ -1,4 +1,4 @@
-"""The threads that speak to brokers go on, whatever brokers and addresses make of them."""
+"""The threads that talk to brokers survive errors of brokers and addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0
 NO_PORT = Endpoint("127.0.0.1", 2**31 - 1)
-"""A broker may name it: Metadata has 32 bits for a port."""
+"""A broker may advertise such a port: Metadata has 32 bits for it."""
 RECORD = Record("members", b"key", b"value")
 
 
@@ -29,14 +29,14 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 class Servers:
-    """Addresses of brokers, none of which can be dialled; counts how often they are asked for."""
+    """Returns an unreachable broker address, and counts the calls."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.asked = 0
+        self.calls = 0
         self._error = error
 
     def __call__(self) -> Sequence[Endpoint]:
-        self.asked += 1
+        self.calls += 1
         if self._error is not None:
             raise self._error
         return [NO_PORT]
@@ -52,13 +52,15 @@ def make_publisher(servers: Servers, folder: Path) -> Publisher:
     return Publisher("test", servers, PLAINTEXT, "fleet.", folder / "spool", 1 << 20)
 
 
-@pytest.mark.parametrize("error", [None, ZeroDivisionError("of a library")], ids=["no port", "unforeseen"])
-def test_events_go_on_where_sending_fails(error: Exception | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [None, ZeroDivisionError("of a library")], ids=["invalid port", "unexpected"]
+)
+def test_publisher_survives_failed_sending(error: Exception | None, tmp_path: Path) -> None:
     servers = Servers(error)
     sending = make_publisher(servers, tmp_path)
     sending.start()
     try:
-        wait_until(lambda: servers.asked >= 3)
+        wait_until(lambda: servers.calls >= 3)
         sending.put([RECORD])
         wait_until(lambda: sending.progress.waiting == 1)
         assert ("KafkaConnection" if error is None else "ZeroDivision") in sending.progress.trouble
@@ -67,7 +69,7 @@ def test_events_go_on_where_sending_fails(error: Exception | None, tmp_path: Pat
         sending.stop(LIMIT_S)
 
 
-def test_events_go_on_where_their_thread_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publisher_survives_end_of_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append, failures = Spool.append, [RuntimeError("of a library")]
 
     def fail_once(spool: Spool, records: Iterable[Record]) -> None:
@@ -83,18 +85,20 @@ def test_events_go_on_where_their_thread_has_ended(tmp_path: Path, monkeypatch: 
     try:
         wait_until(lambda: sending.progress.waiting == 1)
         assert sending.restarts == 1
-        assert sending.progress.dropped == 2  # also what the spool of before had dropped
+        assert sending.progress.dropped == 2  # including the record that the previous spool dropped
     finally:
         sending.stop(LIMIT_S)
 
 
-@pytest.mark.parametrize("error", [None, ZeroDivisionError("of a library")], ids=["no port", "unforeseen"])
-def test_weights_are_asked_for_again_after_an_error(error: Exception | None) -> None:
+@pytest.mark.parametrize(
+    "error", [None, ZeroDivisionError("of a library")], ids=["invalid port", "unexpected"]
+)
+def test_weight_reader_connects_again_after_error(error: Exception | None) -> None:
     servers = Servers(error)
     reading = WeightReader(servers, PLAINTEXT, "fleet.", "demo", lambda _: None)
     reading.start()
     try:
-        wait_until(lambda: servers.asked >= 2)
+        wait_until(lambda: servers.calls >= 2)
         assert (reading.restarts > 0) == (error is not None)
     finally:
         reading.stop(LIMIT_S)

@@ -1,4 +1,4 @@
-"""A report with something in each of its parts."""
+"""A sample report with content in each part."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from fleet.pipeline.documents import (
     ReportDocument,
     StaleClientDocument,
     StallDocument,
-    TakenDocument,
     TakeoverAuditDocument,
+    TakeoverDocument,
 )
 
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_795_219_200_000
-"""A midnight."""
+"""A midnight in UTC."""
 END_MS = BEGIN_MS + 48 * HOUR_MS
 
 
 def sample() -> ReportDocument:
-    """Two brokers, two days, one takeover; the second day has missed the objective."""
+    """Return a report of two brokers, two days and one takeover; the second day is below the objective."""
     taken_ms = BEGIN_MS + 30 * HOUR_MS
     taken = (
-        TakenDocument(
+        TakeoverDocument(
             "demo", 1, 7, ("p2",), taken_ms - 90, taken_ms, taken_ms + 150, taken_ms + 200, taken_ms + 480
         ),
-        TakenDocument("demo", 2, 7, ("p3",), None, taken_ms, taken_ms + 60_000, taken_ms + 210, None),
+        TakeoverDocument("demo", 2, 7, ("p3",), None, taken_ms, taken_ms + 60_000, taken_ms + 210, None),
     )
     attained = (
         AttainmentDocument("demo", None, "2026-11-21", 48 * HOUR_MS, 0, 1.0, 17_280, 17_280),

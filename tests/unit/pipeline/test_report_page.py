@@ -1,4 +1,4 @@
-"""The page of a report: what it says, and that it needs nothing but itself."""
+"""The page of a report: its content, and that it loads no other file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import PipelineError
-from fleet.pipeline.report_charts import PICTURES
+from fleet.pipeline.report_charts import CHARTS
 from fleet.pipeline.report_page import write
 from tests.unit.pipeline.sample_report import sample
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-VOID = ("meta", "img")
-PARTS = ("li",)
-"""Their text is that of what is around them."""
+VOID_TAGS = ("meta", "img")
+INLINE_TAGS = ("li",)
+"""Elements whose text belongs to the element around them."""
 
 
-class Read(HTMLParser):
-    """Text by the id of the element around it, rows of tables, and what is asked of elsewhere."""
+class Page(HTMLParser):
+    """Text by the id of the element around it, rows of tables, and URLs of other files."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -36,16 +36,16 @@ class Read(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag not in VOID:
-            self._ids.append(given.get("id") or "" if tag not in PARTS else self._ids[-1])
-        self.sources += [given[name] or "" for name in ("src", "href") if name in given]
+        attributes = dict(attrs)
+        if tag not in VOID_TAGS:
+            self._ids.append(attributes.get("id") or "" if tag not in INLINE_TAGS else self._ids[-1])
+        self.sources += [attributes[name] or "" for name in ("src", "href") if name in attributes]
         if tag == "table":
-            self._table = given["id"] or ""
+            self._table = attributes["id"] or ""
             self.rows[self._table] = []
         if tag == "tr":
             self.rows[self._table].append([])
-            if given.get("class") == "broken":
+            if attributes.get("class") == "broken":
                 self.broken.append(self._table)
         if tag in ("td", "th"):
             self.rows[self._table][-1].append("")
@@ -61,9 +61,9 @@ class Read(HTMLParser):
         self.texts[self._ids[-1]] = self.texts.get(self._ids[-1], "") + data.strip()
 
 
-def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
+def test_page_has_content_of_report(tmp_path: Path) -> None:
     files = write(sample(), tmp_path / "report.html")
-    page = Read((tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert {name: page.texts[name] for name in ("brokers", "takeovers", "objective", "missed")} == {
         "brokers": "2",
         "takeovers": "2",
@@ -77,7 +77,7 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
     ]
     assert [row[1:] for row in page.rows["outage-table"][1:]] == [
         ["1", "2500", "40"],
-        ["2", "to this day", "1"],
+        ["2", "ongoing", "1"],
     ]
     assert {name: page.texts[name] for name in ("acknowledged", "lost", "duplicated", "out-of-order")} == {
         "acknowledged": "1500",
@@ -87,10 +87,10 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
     }
     assert page.rows["audit-table"][2] == ["<i>prices", "500", "499", "0", "1", "2", "3"]
     assert page.rows["audit-by-takeover"][1:] == [
-        ["before all", "", "0", "1", "0"],
+        ["before all takeovers", "", "0", "1", "0"],
         ["2026-11-22 06:00:00", "1, 2", "1", "1", "3"],
     ]
-    assert page.rows["stall-table"][1] == ["orders", "acknowledged", "3", "2026-11-22 06:00:00", "640"]
+    assert page.rows["stall-table"][1] == ["orders", "acknowledgements", "3", "2026-11-22 06:00:00", "640"]
     assert [row[2:] for row in page.rows["attainment-table"][1:]] == [
         ["100.00000", "0.000", "17.280"],
         ["99.96520", "60.150", "-42.870"],
@@ -98,15 +98,15 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
     broken = ["outage-table"] * 2, ["attainment-table", "audit-table"], ["audit-by-takeover"] * 2
     assert page.broken == [*itertools.chain(*broken)]
     assert page.rows["hot-table"][1:] == [["2", "75.0", "900", "7000"], ["1", "25.0", "300", "900"]]
-    assert "client <b>& at 192.0.2.9" in page.texts["odd"], "what a client calls itself is text"
+    assert "client <b>& at 192.0.2.9" in page.texts["odd"], "the client id is escaped"
     assert all(each.startswith("data:image/png;base64,") for each in page.sources)
-    assert len(page.sources) == len(PICTURES)
-    assert {path.name for path in files} == {"report.html", *(f"report.{name}.png" for name in PICTURES)}
-    for name in PICTURES:
+    assert len(page.sources) == len(CHARTS)
+    assert {path.name for path in files} == {"report.html", *(f"report.{name}.png" for name in CHARTS)}
+    for name in CHARTS:
         assert (tmp_path / f"report.{name}.png").read_bytes().startswith(PNG)
 
 
-def test_a_report_of_nothing_is_a_page_too(tmp_path: Path) -> None:
+def test_empty_report_gives_page(tmp_path: Path) -> None:
     full = sample()
     availability = replace(full.availability, takeovers=(), outages=(), fleets=())
     anomalies = replace(full.anomalies, flapping=(), one_sided=(), stale_clients=())
@@ -114,7 +114,7 @@ def test_a_report_of_nothing_is_a_page_too(tmp_path: Path) -> None:
         replace(full, availability=availability, anomalies=anomalies, intervals=(), hot_brokers=()),
         tmp_path / "r.html",
     )
-    page = Read((tmp_path / "r.html").read_text(encoding="utf-8"))
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert (page.texts["brokers"], page.texts["available"], page.texts["oddities"]) == (
         "0",
         "100.00000 %",
@@ -122,6 +122,6 @@ def test_a_report_of_nothing_is_a_page_too(tmp_path: Path) -> None:
     )
 
 
-def test_where_it_cannot_be_written_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="the report cannot be written: No such file"):
+def test_unwritable_report_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="cannot write the report: No such file"):
         write(sample(), tmp_path / "none" / "report.html")

@@ -1,4 +1,4 @@
-"""Running jobs, with queries that are none: Spark itself is in tests/pipeline and tests/spark_crosscheck."""
+"""Running jobs with fake queries. Tests with Spark are in tests/pipeline and tests/spark_crosscheck."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 from fleet.core.errors import PipelineError
 from fleet.pipeline import run as run_module
 from fleet.pipeline.jobs import Site
-from fleet.pipeline.run import SLOW_START, STARTS, run
+from fleet.pipeline.run import MAX_STARTS, SLOW_START_ERROR, run
 from fleet.pipeline.streams import Kafka
 
 SITE = Site(Kafka(""), "fleet.", "out")
 NO_SPARK: Any = None
-"""Jobs alone look at it, and these here do not."""
+"""Only jobs use the session, and the fake jobs do not."""
 
 
 @dataclass
 class Query:
-    """One that has ended.
+    """A query that has ended.
 
     Args:
-        error: what it ended with; None where it is through.
+        error: the error that ended the query; None if the query succeeded.
     """
 
     error: str | None = None
@@ -35,16 +35,16 @@ class Query:
         return None if self.error is None else Exception(self.error)
 
     def stop(self) -> None:
-        """It has ended."""
+        """Do nothing: the query has ended."""
 
 
-def through(batch: int, records: int) -> Query:
+def succeeded(batch: int, records: int) -> Query:
     progress = SimpleNamespace(batchId=batch, numInputRows=records, durationMs={}, observedMetrics={})
     return Query(recentProgress=[progress])
 
 
 def jobs(monkeypatch: pytest.MonkeyPatch, **starts: list[Query]) -> list[str]:
-    """Have each job end as is told, start after start. Returns: what was started, as it is."""
+    """Replace the jobs: each start of a job takes its next query. Returns: names of started jobs, live."""
     started: list[str] = []
 
     def job(name: str) -> Any:
@@ -55,28 +55,26 @@ def jobs(monkeypatch: pytest.MonkeyPatch, **starts: list[Query]) -> list[str]:
         return start
 
     monkeypatch.setattr(run_module, "JOBS", {name: job(name) for name in starts})
-    monkeypatch.setattr(run_module, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(run_module, "POLL_PERIOD_S", 0.0)
     return started
 
 
-def test_a_job_whose_python_is_slow_to_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_with_slow_python_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: on a busy machine a run ended because one of seven Pythons took more than ten seconds."""
-    slow = Query(f"[FAILED] {SLOW_START}.")
-    started = jobs(monkeypatch, load=[slow, slow, through(0, 7)], weights=[through(0, 2)])
-    said: list[str] = []
-    document = run(NO_SPARK, SITE, ["load", "weights"], once=True, say=said.append)
+    slow = Query(f"[FAILED] {SLOW_START_ERROR}.")
+    started = jobs(monkeypatch, load=[slow, slow, succeeded(0, 7)], weights=[succeeded(0, 2)])
+    lines: list[str] = []
+    document = run(NO_SPARK, SITE, ["load", "weights"], once=True, say=lines.append)
     assert [(each.name, each.records) for each in document.jobs] == [("load", 7), ("weights", 2)]
     assert started == ["load", "load", "load", "weights"], (
-        "what reads a job's files waits for it all the same"
+        "a job that reads another job's files still waits for it"
     )
-    assert sum("again" in line for line in said) == 2
+    assert sum("starting again" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize(("error", "tries"), [(SLOW_START, STARTS), ("no such topic", 1)])
-def test_what_does_not_pass_is_not_tried_for_ever(
-    monkeypatch: pytest.MonkeyPatch, error: str, tries: int
-) -> None:
-    started = jobs(monkeypatch, load=[Query(error) for _ in range(STARTS + 1)])
+@pytest.mark.parametrize(("error", "tries"), [(SLOW_START_ERROR, MAX_STARTS), ("no such topic", 1)])
+def test_starts_of_failing_job_are_limited(monkeypatch: pytest.MonkeyPatch, error: str, tries: int) -> None:
+    started = jobs(monkeypatch, load=[Query(error) for _ in range(MAX_STARTS + 1)])
     with pytest.raises(PipelineError, match=f"job load: {error}"):
         run(NO_SPARK, SITE, ["load"], once=True, say=lambda _: None)
     assert started == ["load"] * tries

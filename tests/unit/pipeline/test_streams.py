@@ -1,4 +1,4 @@
-"""What Spark is asked for, whichever source reads Kafka."""
+"""The options and columns of each Kafka source."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Self, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from fleet.pipeline.load import Summed
-from fleet.pipeline.streams import Kafka, Source, records
+from fleet.pipeline.load import SummedTraffic
+from fleet.pipeline.streams import Kafka, Source, read_records
 
 CLIENT = {"security.protocol": "SASL_SSL"}
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 
 @dataclass
-class Asked:
-    """Stands for Spark and for its reader: Spark's own connector cannot be had whole where this runs."""
+class FakeSpark:
+    """Stands in for Spark and for its reader: tests have no jars of Spark's own connector."""
 
     streaming: bool | None = None
     source: str = ""
@@ -50,16 +50,16 @@ class Asked:
         return self
 
 
-def asked(source: Source, **more: Any) -> Asked:
-    spark = Asked()
+def read(source: Source, **more: Any) -> FakeSpark:
+    spark = FakeSpark()
     kafka = Kafka("one:1,two:2", source, CLIENT, records_per_batch=500)
-    records(cast(SparkSession, spark), kafka, ["a", "b"], streaming=True, **more)
+    read_records(cast(SparkSession, spark), kafka, ["a", "b"], streaming=True, **more)
     return spark
 
 
-@pytest.mark.parametrize("told", [None, Summed])
-def test_the_connector_of_spark_is_given_its_own_options(told: type[Any] | None) -> None:
-    spark = asked("jvm", told=told)
+@pytest.mark.parametrize("event_class", [None, SummedTraffic])
+def test_spark_connector_gets_its_own_options(event_class: type[Any] | None) -> None:
+    spark = read("jvm", event_class=event_class)
     assert (spark.streaming, spark.source, spark.columns) == (True, "kafka", COLUMNS)
     assert spark.set == {
         "kafka.bootstrap.servers": "one:1,two:2",
@@ -71,15 +71,25 @@ def test_the_connector_of_spark_is_given_its_own_options(told: type[Any] | None)
     }
 
 
-def test_the_source_in_python_decodes_what_it_is_told_to() -> None:
+def test_spark_connector_reads_optional_topics_by_pattern() -> None:
+    spark = read("jvm", optional=["f.c"])
+    assert "subscribe" not in spark.set
+    assert spark.set["subscribePattern"] == r"a|b|f\.c"
+
+
+def test_python_source_gets_optional_topics() -> None:
+    assert read("python", optional=["c", "d"]).set["optional_topics"] == "c,d"
+
+
+def test_python_source_decodes_one_event_class() -> None:
     plain = {
         "bootstrap.servers": "one:1,two:2",
         "topics": "a,b",
         "records_per_batch": "500",
         "kafka.security.protocol": "SASL_SSL",
     }
-    spark = asked("python")
+    spark = read("python")
     assert (spark.source, spark.set, spark.columns) == ("fleet_kafka", plain, COLUMNS)
-    spark = asked("python", told=Summed)
-    assert spark.set == {**plain, "told": "fleet.pipeline.load:Summed"}
-    assert spark.columns == ("value", "told")
+    spark = read("python", event_class=SummedTraffic)
+    assert spark.set == {**plain, "event_class": "fleet.pipeline.load:SummedTraffic"}
+    assert spark.columns == ("value", "decoded")

@@ -1,4 +1,4 @@
-"""What a worker's clients have it hold together."""
+"""The memory that the clients of a worker use together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_holders_within_the_limit_stay() -> None:
     assert not evicted
 
 
-def test_greatest_holder_goes_for_a_smaller_one() -> None:
+def test_greatest_holder_is_evicted_for_a_smaller_one() -> None:
     held, evicted = held_of(100)
     great, small = of_many_addresses(2)
     held.note(great, 90)
@@ -48,7 +48,7 @@ def test_greatest_holder_goes_for_a_smaller_one() -> None:
     assert held.total_bytes == 20
 
 
-def test_newcomer_that_is_the_greatest_goes_itself() -> None:
+def test_greatest_newcomer_is_evicted_itself() -> None:
     held, evicted = held_of(100)
     a, b = of_many_addresses(2)
     held.note(a, 40)
@@ -58,7 +58,7 @@ def test_newcomer_that_is_the_greatest_goes_itself() -> None:
     assert held.total_bytes == 40
 
 
-def test_oldest_of_equals_goes() -> None:
+def test_oldest_of_equals_is_evicted() -> None:
     held, evicted = held_of(100)
     old, new, newest = of_many_addresses(3)
     for holder in (old, new, newest):
@@ -66,8 +66,8 @@ def test_oldest_of_equals_goes() -> None:
     assert evicted == [(old, 40)]
 
 
-def test_address_with_many_small_holders_gives_one_for_a_greater_of_another() -> None:
-    """Found: a thousand small responses to one address had the only one to another closed."""
+def test_address_with_most_bytes_loses_a_small_holder() -> None:
+    """Found: a thousand small responses to one address closed the only client of another address."""
     held, evicted = held_of(100)
     many, other = [Slow(0, "192.0.2.1") for _ in range(8)], Slow(0, "192.0.2.2")
     for number, each in enumerate(many):
@@ -77,8 +77,8 @@ def test_address_with_many_small_holders_gives_one_for_a_greater_of_another() ->
     assert held.held_bytes(other) == 30
 
 
-def test_great_one_that_drives_out_many_has_all_looked_at_once() -> None:
-    """Found: 16 MiB for one address drove out 1,475 of 3,000 small ones of another, in 0.36 s of one turn."""
+def test_evicting_many_scans_all_holders_once() -> None:
+    """Found: 16 MiB for one address evicted 1,475 of 3,000 small holders, in 0.36 s of one turn."""
     looks = 0
 
     class Seen:
@@ -99,7 +99,7 @@ def test_great_one_that_drives_out_many_has_all_looked_at_once() -> None:
     assert looks <= 3 * 100
 
 
-def test_total_is_the_sum_and_within_the_limit_whatever_happens() -> None:
+def test_total_is_the_sum_and_within_the_limit() -> None:
     chance = random.Random(1)
     held, _ = held_of(1_000)
     holders = [Slow(0, f"192.0.2.{number % 3}") for number in range(20)]
@@ -124,8 +124,8 @@ async def test_greatest_of_the_older_half_is_closed() -> None:
     for each in (small, great, newer, newest):
         backlogs.begin(each)
     assert backlogs.share_bytes == 25
-    assert not closed, "not while somebody is written to"
-    await eventually(lambda: closed, "one is closed")
+    assert not closed, "not while a client is written to"
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [great]
     for each in (small, newer, newest):
         assert each in backlogs
@@ -136,44 +136,44 @@ async def test_greatest_of_the_older_half_is_closed() -> None:
 
 async def test_readers_of_many_addresses_have_time_to_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a takeover all clients are behind for a moment."""
-    monkeypatch.setattr(budget, "GRACE_S", 0.3)
+    monkeypatch.setattr(budget, "READER_GRACE_S", 0.3)
     backlogs, closed = backlogs_of(100)
     readers = [Slow(size_bytes, f"192.0.2.{size_bytes}") for size_bytes in (20, 30, 40, 45)]
     for each in readers:
         backlogs.begin(each)
     began_s = asyncio.get_running_loop().time()
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert asyncio.get_running_loop().time() - began_s >= 0.29  # the loop counts milliseconds
     assert closed == readers[:1:-1]
 
 
-async def test_address_that_has_most_held_answers_for_it_at_once() -> None:
+async def test_address_above_its_share_is_closed_at_once() -> None:
     backlogs, closed = backlogs_of(100)
     slow, hungry = Slow(45, "192.0.2.1"), [Slow(20, "192.0.2.2") for _ in range(3)]
     for each in (slow, *hungry):
         backlogs.begin(each)
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert closed == hungry[:1]
     assert slow in backlogs
 
 
-async def test_read_that_a_part_waits_of_counts_whole() -> None:
-    """Found: a thousand clients that each left a little of a read had 256 KiB kept for each."""
+async def test_partly_written_read_counts_whole() -> None:
+    """Found: a thousand clients that each left a little of a read unread held 256 KiB each."""
     backlogs, closed = backlogs_of(100)
     first, second = Slow(1), Slow(1)
     backlogs.begin(first)
     backlogs.note(first, 60)
     assert backlogs.total_bytes == 60
     backlogs.note(first, 20)
-    assert backlogs.total_bytes == 61, "the first read is gone, or of the second one byte is left"
+    assert backlogs.total_bytes == 61, "the first read is written, or one byte of the second is left"
     backlogs.begin(second)
     backlogs.note(second, 60)
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [first]
     assert backlogs.total_bytes == 60
 
 
-async def test_what_was_read_meanwhile_closes_nobody() -> None:
+async def test_reader_that_caught_up_is_not_closed() -> None:
     backlogs, closed = backlogs_of(100)
     storm = [Slow(30) for _ in range(4)]
     for each in storm:
@@ -184,20 +184,20 @@ async def test_what_was_read_meanwhile_closes_nobody() -> None:
     assert backlogs.total_bytes == 80
 
 
-async def test_backlogs_have_what_responses_do_not_use() -> None:
+async def test_backlogs_use_the_unused_limit_of_responses() -> None:
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     reader = Slow(250)
     backlogs.begin(reader)
     await asyncio.sleep(0.01)
     assert not closed
     backlogs._responses.note(Slow(0), 100)
-    backlogs.look()
-    await eventually(lambda: closed, "it has to go for a response")
+    backlogs.check()
+    await eventually(lambda: closed, "evicted for a response")
     assert closed == [reader]
 
 
-async def test_address_that_holds_responses_answers_for_them() -> None:
-    """Found: two responses to one address had the slow clients of another one closed."""
+async def test_responses_count_for_their_address() -> None:
+    """Found: two responses to one address closed the slow clients of another address."""
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     great, greater, small = Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1")
     slow = [Slow(20, "192.0.2.2") for _ in range(6)]
@@ -205,34 +205,34 @@ async def test_address_that_holds_responses_answers_for_them() -> None:
         backlogs.begin(each)
     for holder, held_bytes in ((great, 90), (greater, 100), (small, 1)):
         backlogs._responses.note(holder, held_bytes)
-    backlogs.look()
-    await eventually(lambda: closed, "one is closed")
+    backlogs.check()
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [greater]
-    assert backlogs._responses.total_bytes == 91, "what it held is given back"
+    assert backlogs._responses.total_bytes == 91, "its memory is released"
     assert all(each in backlogs for each in slow)
     assert not backlogs._is_relieved_soon
 
 
-async def test_response_counts_with_what_waits_for_the_same_client() -> None:
+async def test_response_counts_with_the_clients_backlog() -> None:
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     both, behind, newer = Slow(40), Slow(50), Slow(60)
     for each in (both, behind, newer):
         backlogs.begin(each)
     backlogs._responses.note(both, 160)
-    backlogs.look()
-    await eventually(lambda: closed, "one is closed")
+    backlogs.check()
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [both]
     assert backlogs.total_bytes == 110
 
 
 @pytest.mark.interpreted
 async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: 300 clients of five addresses, which came again when closed, took all CPU after 20 s."""
-    monkeypatch.setattr(budget, "GRACE_S", 0.0)
+    """Found: 300 clients of five addresses, which reconnected when closed, took all CPU after 20 s."""
+    monkeypatch.setattr(budget, "READER_GRACE_S", 0.0)
     looks = 0
 
     def evict(reader: Slow, _: int) -> None:
-        backlogs.look()  # as its connection does, which gives back the response that was held for it
+        backlogs.check()  # like its connection, which releases the response that was held for it
         backlogs.begin(Slow(45, reader.source))
 
     class Counted(Backlogs[Slow]):
@@ -248,7 +248,7 @@ async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.M
     assert 2 <= looks <= 12
 
 
-async def test_backlogs_are_within_the_limit_whatever_happens() -> None:
+async def test_backlogs_stay_within_the_limit() -> None:
     chance = random.Random(1)
     backlogs, closed = backlogs_of(1_000)
     readers = [Slow(0) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""One timer for many deadlines: each is late at its own time, and who is done is not."""
+"""Many deadlines with one timer: each expires at its own time, unless it has ended."""
 
 import asyncio
 
@@ -8,27 +8,27 @@ from tests.integration.in_process.proxy.test_worker import eventually
 LIMIT_S = 0.05
 
 
-async def test_who_is_not_done_is_told_of_in_the_order_in_which_it_began() -> None:
+async def test_deadlines_expire_in_order() -> None:
     late: list[str] = []
     deadlines = Deadlines(LIMIT_S, late.append)
-    for each in ("first", "done", "second"):
+    for each in ("first", "end", "second"):
         deadlines.begin(each)
-    deadlines.done("done")
-    deadlines.done("never begun")
+    deadlines.end("end")
+    deadlines.end("never begun")
     await eventually(lambda: late == ["first", "second"], "both are late")
     assert len(deadlines) == 0
 
 
-async def test_one_that_begins_while_the_timer_runs_has_all_of_its_time() -> None:
+async def test_later_thing_gets_its_full_time() -> None:
     late: dict[str, float] = {}
     loop = asyncio.get_running_loop()
     deadlines: Deadlines[str] = Deadlines(LIMIT_S, lambda thing: late.setdefault(thing, loop.time()))
     deadlines.begin("first")
     half_s = loop.time() + LIMIT_S / 2
-    await eventually(lambda: loop.time() > half_s, "half of it has passed")
+    await eventually(lambda: loop.time() > half_s, "half of the body has passed")
     began_s = loop.time()
     deadlines.begin("second")
     await eventually(lambda: len(late) == 2, "both are late")
     assert late["second"] >= began_s + LIMIT_S
-    deadlines.begin("first")  # nobody is watched any more, and one more can be
-    await eventually(lambda: len(deadlines) == 0, "it is late once more")
+    deadlines.begin("first")  # no deadline runs, and a new one can start
+    await eventually(lambda: len(deadlines) == 0, "the deadline has expired once more")

@@ -1,4 +1,4 @@
-"""The dialler alone, where a worker around it would only be in the way."""
+"""The dialer alone, without a worker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from fleet.core.model import Broker, Endpoint
 from fleet.proxy.brokers import Candidate, Upstreams
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.dialer import MOST_WAITING_BYTES, Dialler
+from fleet.proxy.dialer import MAX_WAITING_BYTES, Dialer
 from fleet.proxy.host import Host, State
-from fleet.proxy.tls_transport import TlsRoom
+from fleet.proxy.tls_transport import SharedTls
 from fleet.proxy.traffic import Sampling, Traffic
 from tests.integration.in_process.proxy.test_worker import LIMIT_S, MIB, eventually
 from tests.property.wire_fleet import Play, request
@@ -23,7 +23,7 @@ HEAD_BYTES = len(request(METADATA, 12, 1))
 
 
 class PaperTransport:
-    """A client's end of a connection: nothing is written to it here, and it closes when told to."""
+    """A client's transport: takes no bytes, and closes on request."""
 
     def __init__(self) -> None:
         self._is_closing = False
@@ -38,7 +38,7 @@ class PaperTransport:
         return 0
 
     def write(self, data: bytes) -> None:
-        raise AssertionError("nobody is answered")
+        raise AssertionError("no client gets an answer")
 
     def pause_reading(self) -> None:
         pass
@@ -50,40 +50,40 @@ class PaperTransport:
         return self._is_closing
 
 
-def is_told(connection: ClientConnection) -> bool:
+def is_closed(connection: ClientConnection) -> bool:
     """Whether the client was closed because no broker was reached."""
     return connection.end == "unreachable"
 
 
 class Dialling:
-    """A dialler whose brokers answer when they are told to."""
+    """A dialer whose brokers answer on request of the test."""
 
     def __init__(self, timeout_s: float = LIMIT_S) -> None:
         self.upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
         self.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
         self.lost: list[int] = []
-        self.wanted: list[int] = []
-        self.begun = 0
+        self.unknown: list[int] = []
+        self.started = 0
         self.answers = asyncio.Event()
-        self.dialler = Dialler(
-            self.upstreams, None, TlsRoom(LIMIT_S), timeout_s, self.lost.append, self.wanted.append
+        self.dialer = Dialer(
+            self.upstreams, None, SharedTls(LIMIT_S), timeout_s, self.lost.append, self.unknown.append
         )
-        self.dialler.connect = self.connect
+        self.dialer.connect = self.connect
         self.sampling = Sampling()
 
     def opened(self, connection: ClientConnection) -> None:
-        """Host: nobody counts."""
+        """Host: does nothing."""
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
-        self.begun += 1
+        self.started += 1
         await self.answers.wait()
 
     def dial(self, connection: ClientConnection) -> None:
-        """Host: a client has something for its broker."""
-        self.dialler.dial(connection)
+        """Host: a client has bytes for its broker."""
+        self.dialer.dial(connection)
 
     def client(self, broker_id: int | None = BROKER, size_bytes: int = 100) -> ClientConnection:
-        """A client's connection with a request of so many bytes, which is dialled for."""
+        """Return a client connection with a request of ``size_bytes``, for which the dialer dials."""
         connection = ClientConnection(
             cast(Host, self), broker_id, Traffic(), "external", lambda _: Play.new().session
         )
@@ -91,12 +91,12 @@ class Dialling:
         head = request(METADATA, 12, 1, bytes(size_bytes - HEAD_BYTES))
         assert len(head) == size_bytes
         connection.data_received(head)
-        assert connection.state is State.DIALLING
+        assert connection.state is State.DIALING
         return connection
 
     @property
     def open(self) -> int:
-        return len(self.dialler._tasks) + len(self.dialler._attempts) + len(self.dialler._late)
+        return len(self.dialer._tasks) + len(self.dialer._attempts) + len(self.dialer._timed_out)
 
 
 async def settled() -> None:
@@ -105,46 +105,46 @@ async def settled() -> None:
 
 
 @pytest.mark.parametrize("began", [False, True])
-async def test_who_has_ended_is_not_dialled_for(began: bool) -> None:
-    """A task that is cancelled before its first step runs nothing, not even what tidies up."""
+async def test_ended_client_is_not_dialed_for(began: bool) -> None:
+    """A task that is cancelled before its first step runs nothing, not even its clean-up."""
     at = Dialling()
     connection = at.client()
     if began:
         await settled()
-    at.dialler.give_up(connection)
+    at.dialer.give_up(connection)
     await settled()
-    assert (at.begun, at.open, at.lost, is_told(connection)) == (int(began), 0, [], False)
-    at.dialler.give_up(connection)  # again does no harm
+    assert (at.started, at.open, at.lost, is_closed(connection)) == (int(began), 0, [], False)
+    at.dialer.give_up(connection)  # a second call does no harm
 
 
-async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time() -> None:
+async def test_ended_client_frees_the_attempt_at_a_down_broker() -> None:
     at = Dialling(timeout_s=0.01)
     first = at.client()
-    await eventually(lambda: is_told(first) and not at.open, "it is told")
+    await eventually(lambda: is_closed(first) and not at.open, "the client is closed")
     assert (at.lost, at.open) == ([BROKER], 0)
-    upstreams = at.dialler._upstreams
+    upstreams = at.dialer._upstreams
     candidate = upstreams.broker(BROKER)
     assert candidate is not None
     clock = asyncio.get_running_loop().time
-    await eventually(lambda: upstreams.admits(candidate, clock()), "it is tried again")
+    await eventually(lambda: upstreams.admits(candidate, clock()), "the broker is tried again")
     upstreams.given_up(candidate)
-    at.dialler._timeout_s = LIMIT_S
+    at.dialer._timeout_s = LIMIT_S
     connection = at.client()
     await settled()
-    assert at.begun == 2
-    at.dialler.give_up(connection)
+    assert at.started == 2
+    at.dialer.give_up(connection)
     await settled()
     assert upstreams.admits(candidate, clock())
 
 
-async def test_each_dial_has_its_own_time_though_one_timer_serves_all() -> None:
+async def test_each_dial_has_its_own_time_limit() -> None:
     timeout_s, clock = 0.2, asyncio.get_running_loop().time
     at = Dialling(timeout_s)
     began_s: dict[ClientConnection, float] = {}
     ended_s: dict[ClientConnection, float] = {}
 
     def all_have_ended() -> bool:
-        ended_s.update((each, clock()) for each in began_s if each not in ended_s and is_told(each))
+        ended_s.update((each, clock()) for each in began_s if each not in ended_s and is_closed(each))
         return len(ended_s) == 3
 
     def has_come(at_s: float) -> bool:
@@ -158,45 +158,45 @@ async def test_each_dial_has_its_own_time_though_one_timer_serves_all() -> None:
     await eventually(all_have_ended, "all have ended")
     # The loop counts milliseconds.
     assert all(ended_s[each] - began_s[each] >= timeout_s - 0.01 for each in began_s)
-    assert at.begun == 3
+    assert at.started == 3
     await eventually(lambda: at.open == 0, "nothing is left")
 
 
-async def test_who_is_late_is_taken_to_the_next_broker() -> None:
-    """A task that was cancelled for being late goes on: it is not the client that has ended."""
+async def test_client_tries_the_next_broker_after_a_timeout() -> None:
+    """A task that is cancelled by the time limit continues, because the client has not ended."""
     at = Dialling(timeout_s=0.05)
     at.upstreams.commit({each: Broker(each, "127.0.0.1", each) for each in (1, 2)})
-    dialled: list[Candidate] = []
+    dialed: list[Candidate] = []
 
     async def connect(connection: ClientConnection, candidate: Candidate) -> None:
-        dialled.append(candidate)
-        if len(dialled) == 1:
+        dialed.append(candidate)
+        if len(dialed) == 1:
             await at.answers.wait()
 
-    at.dialler.connect = connect
+    at.dialer.connect = connect
     connection = at.client(broker_id=None)
-    await eventually(lambda: at.open == 0, "it has ended")
-    assert len({each.endpoint for each in dialled}) == 2
-    assert at.lost == [dialled[0].broker_id]
-    assert not is_told(connection)
+    await eventually(lambda: at.open == 0, "the dial has ended")
+    assert len({each.endpoint for each in dialed}) == 2
+    assert at.lost == [dialed[0].broker_id]
+    assert not is_closed(connection)
 
 
-async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone() -> None:
-    """Found by reading: a broker that had taken the connection was counted as lost, and the client closed."""
+async def test_client_joined_in_the_turn_of_its_timeout_stays() -> None:
+    """Found by reading: a broker that accepted the connection counted as lost, and the client was closed."""
     at = Dialling(timeout_s=0.05)
 
     async def joined_and_late(connection: ClientConnection, candidate: Candidate) -> None:
         connection.state = State.JOINED
         await at.answers.wait()
 
-    at.dialler.connect = joined_and_late
+    at.dialer.connect = joined_and_late
     client = at.client()
-    await eventually(lambda: at.open == 0, "it has ended")
-    assert (at.lost, is_told(client)) == ([], False)
+    await eventually(lambda: at.open == 0, "the dial has ended")
+    assert (at.lost, is_closed(client)) == ([], False)
     assert at.upstreams.up == {BROKER: True}
 
 
-async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
+async def test_unexpected_error_does_not_block_a_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     at = Dialling()
@@ -207,66 +207,66 @@ async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
     async def broken(connection: ClientConnection, candidate: Candidate) -> None:
         raise RuntimeError("nobody expects this")
 
-    at.dialler.connect = broken
+    at.dialer.connect = broken
     client = at.client()
-    await eventually(lambda: is_told(client), "the client is told")
+    await eventually(lambda: is_closed(client), "the client is closed")
     assert "nobody expects this" in caplog.text
     assert at.upstreams.admits(candidate, asyncio.get_running_loop().time())
 
 
-async def test_all_are_given_up_where_the_worker_ends() -> None:
+async def test_all_dials_end_with_the_worker() -> None:
     at = Dialling()
     clients = [at.client() for _ in range(3)]
     await settled()
-    at.dialler.stop()
+    at.dialer.stop()
     await settled()
-    assert (at.begun, at.open, any(map(is_told, clients))) == (3, 0, False)
+    assert (at.started, at.open, any(map(is_closed, clients))) == (3, 0, False)
 
 
-# ---- brokers that nobody knows yet
+# ---- brokers without a known address
 
 
 UNCONFIRMED = 2
 
 
-async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed() -> None:
+async def test_client_waits_until_its_broker_is_confirmed() -> None:
     at = Dialling()
     connection = at.client(UNCONFIRMED)
     await settled()
-    assert (at.begun, at.wanted, is_told(connection)) == (0, [UNCONFIRMED], False)
+    assert (at.started, at.unknown, is_closed(connection)) == (0, [UNCONFIRMED], False)
     at.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
-    at.dialler.look_again()
+    at.dialer.retry_unknown()
     await settled()
-    assert at.begun == 0, "another broker"
+    assert at.started == 0, "another broker"
     at.upstreams.commit({UNCONFIRMED: Broker(UNCONFIRMED, "127.0.0.1", 2)})
-    at.dialler.look_again()
+    at.dialer.retry_unknown()
     await settled()
-    assert at.begun == 1
-    at.dialler.stop()
+    assert at.started == 1
+    at.dialer.stop()
 
 
-async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time() -> None:
+async def test_client_of_an_unconfirmed_broker_is_closed_in_time() -> None:
     at = Dialling(timeout_s=0.05)
     connection = at.client(UNCONFIRMED)
-    await eventually(lambda: is_told(connection) and not at.open, "it is closed")
-    assert (at.begun, at.open, at.dialler._waiting_bytes) == (0, 0, 0)
+    await eventually(lambda: is_closed(connection) and not at.open, "the client is closed")
+    assert (at.started, at.open, at.dialer._waiting_bytes) == (0, 0, 0)
 
 
-async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing() -> None:
+async def test_client_that_ends_while_waiting_leaves_no_state() -> None:
     at = Dialling()
     connection = at.client(UNCONFIRMED)
     await settled()
-    at.dialler.give_up(connection)
+    at.dialer.give_up(connection)
     await settled()
-    assert (at.open, at.dialler._waiting_bytes, is_told(connection)) == (0, 0, False)
+    assert (at.open, at.dialer._waiting_bytes, is_closed(connection)) == (0, 0, False)
 
 
-async def test_clients_that_wait_for_brokers_hold_a_limited_number_of_bytes() -> None:
+async def test_clients_waiting_for_brokers_hold_limited_bytes() -> None:
     at = Dialling()
-    most = MOST_WAITING_BYTES // MIB
+    most = MAX_WAITING_BYTES // MIB
     clients = [at.client(UNCONFIRMED, MIB) for _ in range(most + 1)]
     await settled()
-    assert [is_told(each) for each in clients] == [False] * most + [True]
-    at.dialler.stop()
+    assert [is_closed(each) for each in clients] == [False] * most + [True]
+    at.dialer.stop()
     await settled()
-    assert at.dialler._waiting_bytes == 0
+    assert at.dialer._waiting_bytes == 0

@@ -1,4 +1,4 @@
-"""Responses that must be seen whole: work in slices, and one limit for all clients of a worker together."""
+"""Responses that must be complete before patching: work in slices, and a common limit for all clients."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def compact(text: bytes) -> bytes:
 
 
 def config(name: bytes, value: bytes) -> bytes:
-    """One of DescribeConfigs v4, with a synonym."""
+    """A configuration of DescribeConfigs v4, with a synonym."""
     synonym = compact(name) + compact(value) + b"\x05\0"
     return compact(name) + compact(value) + b"\0\x05\0" + b"\x02" + synonym + b"\x01\0\0"
 
 
 def configs(copies: int, value: bytes = REAL) -> bytes:
-    """A body of DescribeConfigs v4 that answers a request for the same broker so many times."""
+    """A body of DescribeConfigs v4 that answers a request with the same broker many times."""
     entries = [config(b"some.broker.config.name.%d" % number, b"value") for number in range(100)]
     broker = (
         bytes(2) + b"\0\x04\x021" + encode_varint(102) + b"".join((*entries, config(b"listeners", value)))
@@ -51,8 +51,8 @@ def copies_for(size_bytes: int) -> int:
 
 
 @pytest.mark.interpreted
-def test_no_turn_looks_at_more_than_a_slice() -> None:
-    """Found: 30 MB, asked for with 8 KB, took 0.93 s in one turn of the event loop."""
+def test_each_turn_patches_at_most_a_slice() -> None:
+    """Found: 30 MB, requested with 8 KB, took 0.93 s in one turn of the event loop."""
     of_slice = _most_instructions(4 * SLICE_BYTES + AT_ONCE_BYTES)
     of_many = _most_instructions(MIB // 2)
     assert of_many <= 2 * of_slice
@@ -67,8 +67,8 @@ def _most_instructions(size_bytes: int) -> int:
     for begin in range(0, len(frame), DATA_BYTES):
         piece = frame[begin : begin + DATA_BYTES]
         most = max(most, instructions(partial(session.receive_from_broker, piece, written.append)))
-    assert session.working
-    while session.working:
+    assert session.is_working
+    while session.is_working:
         before = len(written)
         most = max(most, instructions(lambda: session.work(written.append)))
         assert sum(map(len, written[before:])) <= 2 * PIECE_BYTES
@@ -77,35 +77,35 @@ def _most_instructions(size_bytes: int) -> int:
     return most
 
 
-def test_bytes_behind_a_held_response_wait_for_it() -> None:
+def test_bytes_behind_a_held_response_wait() -> None:
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     play.ask((DESCRIBE_CONFIGS, 4, 1), (FIND_COORDINATOR, 3, 2))
     frame, behind = response(1, configs(20)), response(2, bytes(4))
     assert len(frame) > AT_ONCE_BYTES
     session = play.session
     assert session.receive_from_broker(frame + behind, written.append) == len(frame)
-    assert session.holding
+    assert session.is_holding
     assert session.held_bytes == len(frame)
     assert session.receive_from_broker(behind, written.append) == 0
     assert session.in_flight == 2
     assert not written
-    while session.working:
+    while session.is_working:
         session.work(written.append)
     assert session.held_bytes == 0
     assert session.in_flight == 1
 
 
 @pytest.mark.interpreted
-def test_many_short_responses_of_one_read_are_patched_in_turns() -> None:
-    """Found: 200 clients that each asked 100 times for 15 KB had a turn of the event loop take 2.4 s."""
+def test_many_short_responses_are_patched_in_several_turns() -> None:
+    """Found: 200 clients that each requested 15 KB 100 times made a turn of the event loop take 2.4 s."""
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     frame = response(1, configs(copies_for(AT_ONCE_BYTES // 2)))
     count = DATA_BYTES // len(frame)
     play.ask(*[(DESCRIBE_CONFIGS, 4, 1)] * count)
     read, session, most = frame * count, play.session, 0
-    while read or session.working:
+    while read or session.is_working:
         before = len(written)
-        if session.working:
+        if session.is_working:
             session.work(written.append)
         else:
             read = read[session.receive_from_broker(read, written.append) :]
@@ -114,7 +114,7 @@ def test_many_short_responses_of_one_read_are_patched_in_turns() -> None:
     assert b"".join(written) == response(1, configs(copies_for(AT_ONCE_BYTES // 2), b"")) * count
 
 
-def test_one_directory_serves_all_slices() -> None:
+def test_all_slices_use_the_same_directory() -> None:
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     play.ask((FIND_COORDINATOR, 4, 1))
     coordinator = (
@@ -128,14 +128,14 @@ def test_one_directory_serves_all_slices() -> None:
     for _ in range(20):
         session.work(written.append)
     play.source.update(play.source.book.directory.__class__())
-    while session.working:
+    while session.is_working:
         session.work(written.append)
     received = b"".join(written)
     assert received.count(b"a-proxy-with-a-name") == count
     assert b"real" not in received
 
 
-def test_response_without_addresses_is_written_as_it_is() -> None:
+def test_response_without_addresses_is_unchanged() -> None:
     play = Play.new(limits=ROOM)
     play.ask((DESCRIBE_CONFIGS, 4, 1))
     frame = response(1, configs(50, b""))
@@ -145,7 +145,7 @@ def test_response_without_addresses_is_written_as_it_is() -> None:
 
 
 def test_tagged_field_of_addresses_is_limited() -> None:
-    """It cannot be paused in: its length, which stands before it, changes."""
+    """The field cannot be sliced, because its length comes first and changes."""
     play = Play.new(limits=ROOM)
     play.ask((PRODUCE, 10, 1))
     endpoints = encode_varint(2) + bytes(TAG_LIMIT_BYTES)
@@ -161,7 +161,7 @@ def test_tagged_field_of_addresses_is_limited() -> None:
 def test_size_above_int32_in_a_response_of_brokers_is_refused(
     is_pattern_known: bool, size: int, is_refused: bool
 ) -> None:
-    """Found: struct.error, or a size below 0 that went to the client."""
+    """Found: struct.error, or a size below 0 was sent to the client."""
     play = Play.new(ONE_OWNER_EACH)
     play.ask((METADATA, 12, 1), (METADATA, 12, 2))
     broker = struct.pack(">i", 1) + compact(b"h") + struct.pack(">i", 9092) + b"\0\0"
@@ -173,7 +173,7 @@ def test_size_above_int32_in_a_response_of_brokers_is_refused(
     sent_bytes = len(play.to_client)
     begin = struct.pack(">ii", size, number) + brokers
     if is_refused:
-        with pytest.raises(OversizeFrame, match="is above an int32 with the fleet's addresses"):
+        with pytest.raises(OversizeFrame, match="is above int32 with the fleet's addresses"):
             play.broker(begin)
         assert len(play.to_client) == sent_bytes
     else:
@@ -183,7 +183,7 @@ def test_size_above_int32_in_a_response_of_brokers_is_refused(
 
 @pytest.mark.parametrize(("times", "is_refused"), [(31, False), (32, True)])
 def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: bool) -> None:
-    """Found: struct.error, and nothing ended the connection. 120 MB of coordinators would become 2 GiB."""
+    """Found: struct.error, and the connection stayed open. 120 MB of coordinators would become 2 GiB."""
     long_host = bytes(64 * MIB)
 
     def slices(frame: memoryview, addresses: Addresses, parts: Parts) -> Slices:
@@ -196,13 +196,13 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
     )
     if not is_refused:
         patched.step(list[object]().append)
-        assert patched.replaces
+        assert patched.has_replacements
         return
     with pytest.raises(OversizeFrame) as caught:
         patched.step(list[object]().append)
     assert str(caught.value) == (
-        "broker: sample response of 100 bytes is above an int32 with the fleet's addresses: "
-        "ask for less at once, or advertise shorter names"
+        "broker: sample response of 100 bytes is above int32 with the fleet's addresses; "
+        "request less at once, or advertise shorter host names"
     )
 
 

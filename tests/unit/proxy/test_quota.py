@@ -1,13 +1,13 @@
-"""fleet/proxy/quota.py: credit that grows."""
+"""Quotas: a credit that grows at a steady rate."""
 
 from __future__ import annotations
 
 import pytest
 
-from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
+from fleet.proxy.quota import MAX_DEBT_S, Quota, Quotas
 
 
-def test_what_one_second_gives_may_be_spent_at_once() -> None:
+def test_credit_of_one_second_may_be_spent_at_once() -> None:
     quota = Quota(1_000.0, now_s=5.0)
     assert not quota.spend(1_000)
     assert quota.spend(500)
@@ -23,7 +23,7 @@ def test_credit_does_not_pile_up() -> None:
 
 
 @pytest.mark.parametrize("size", [33, 1_000, 65_536, 262_144])
-def test_in_the_long_run_the_rate_is_kept(size: int) -> None:
+def test_long_term_rate_is_enforced(size: int) -> None:
     quota, now_s, sent = Quota(10_000.0, now_s=0.0), 0.0, 0
     while now_s < 1_000.0 and sent < 10_010_000:
         sent += size
@@ -33,7 +33,7 @@ def test_in_the_long_run_the_rate_is_kept(size: int) -> None:
     assert sent >= 10_000 * now_s
 
 
-def test_it_is_forgotten_only_when_nothing_is_owed() -> None:
+def test_quota_with_debt_is_not_forgotten() -> None:
     quota = Quota(1_000.0, now_s=0.0)
     assert quota.is_full(0.0)
     quota.spend(1)
@@ -41,8 +41,8 @@ def test_it_is_forgotten_only_when_nothing_is_owed() -> None:
     assert quota.is_full(1.0)
 
 
-def test_what_nobody_waits_for_is_forgiven() -> None:
-    quota = Quota(1_000.0, now_s=0.0, longest_wait_s=10.0)
+def test_debt_beyond_the_limit_is_forgiven() -> None:
+    quota = Quota(1_000.0, now_s=0.0, max_debt_s=10.0)
     assert quota.spend(1_000_000)
     assert quota.refill(0.0) == 10.0
     assert quota.refill(4.0) == 6.0
@@ -52,7 +52,7 @@ def test_what_nobody_waits_for_is_forgiven() -> None:
 
 
 def test_connections_of_a_source_share_its_quota() -> None:
-    quotas = Quotas(4_000, workers=2, longest_wait_s=LONGEST_WAIT_S)
+    quotas = Quotas(4_000, workers=2, max_debt_s=MAX_DEBT_S)
     one, other = quotas.give("10.0.0.1", 0.0), quotas.give("10.0.0.2", 0.0)
     assert one is not None
     assert one is not other

@@ -1,4 +1,4 @@
-"""Which identity a server name is for, and which names are nobody's."""
+"""The identities of server names, and unknown server names."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_names_of_any_member_are_for_the_identity(name: str, broker_id: int | No
         "b-99999999999999999999.p1.kafka.example",
     ],
 )
-def test_other_names_are_nobody_s(name: str | None) -> None:
+def test_unknown_server_names_are_refused(name: str | None) -> None:
     with pytest.raises(KeyError):
         NAMES.broker_id(name)

@@ -1,4 +1,4 @@
-"""Fetch responses with many tagged fields: a turn of the event loop passes a limited number of them."""
+"""Fetch responses with many tagged fields: each turn of the event loop skips a limited number."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from benchmarks.instruction_counts import instructions
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
-from fleet.proxy.wire.scan import FIELDS_AT_ONCE
-from fleet.proxy.wire.tail import MOST_FIELDS
+from fleet.proxy.wire.scan import FIELDS_PER_TURN
+from fleet.proxy.wire.tail import MAX_TAIL_FIELDS
 from tests.integration.in_process.proxy.test_worker import DATA_BYTES
 from tests.property.test_stream import before_tail
 from tests.property.test_tail import array, endpoint, section, tagged
@@ -20,7 +20,7 @@ from tests.property.wire_fleet import Play
 
 FETCH, VERSION = 1, 16
 MOST_INSTRUCTIONS = 110_000
-"""In one turn, as `tests.fuzz.cost` has it; 256 KB of tagged fields took 13 million."""
+"""The limit of one turn, like in `tests.fuzz.cost`; 256 KB of tagged fields took 13 million."""
 FIELD = tagged(9, b"")
 LONG_VARINTS = b"\x89\x80\x80\x80\0" + b"\x80\x80\x80\x80\0"
 END = b"\0"
@@ -53,13 +53,14 @@ def of_transactions(size_bytes: int) -> bytes:
 
 
 def of_short_responses(size_bytes: int) -> bytes:
-    """None has as many fields as are passed at once."""
-    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_AT_ONCE - 1))) + END)
+    """No section has as many fields as are skipped in one turn."""
+    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_PER_TURN - 1))) + END)
     return one * (size_bytes // len(one))
 
 
 def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
-    """Have a session receive it in one read; what it writes, its turns, and the most instructions of one."""
+    """Let a session receive bytes in one read; returns its output, its turns, and the most instructions of
+    one."""
     play, written = Play.new(), list[bytes | memoryview]()
     play.ask(*[(FETCH, VERSION, 1)] * responses)
     session, turns, most = play.session, 0, 0
@@ -70,11 +71,11 @@ def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
         taken += session.receive_from_broker(raw[taken:], written.append)
 
     while taken < len(raw):
-        act: Callable[[], object] = partial(session.work, written.append) if session.working else receive
+        act: Callable[[], object] = partial(session.work, written.append) if session.is_working else receive
         most = max(most, instructions(act))
         turns += 1
     assert session.in_flight == 0
-    assert not session.working
+    assert not session.is_working
     return b"".join(written), turns, most
 
 
@@ -82,7 +83,7 @@ def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
 @pytest.mark.parametrize(
     "make", [of_header, of_header_with_long_varints, of_transactions, of_short_responses]
 )
-def test_a_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
+def test_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
     """Found: one read took 807 ms of the event loop."""
     raw = make(DATA_BYTES // 4)
     written, turns, most = walk(raw, raw.count(framed(b"")[4:8]) if make is of_short_responses else 1)
@@ -99,14 +100,14 @@ def test_long_tails_take_a_turn_each() -> None:
 
 
 def test_fields_of_a_tail_are_limited() -> None:
-    """They are copied: 64 KB of them took 65 ms."""
+    """The fields are copied: 64 KB of them took 65 ms."""
     play = Play.new()
     play.ask((FETCH, VERSION, 1), (FETCH, VERSION, 2))
-    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MOST_FIELDS))
+    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MAX_TAIL_FIELDS))
     play.broker(allowed)
     assert bytes(play.to_client) == allowed
-    with pytest.raises(MalformedFrame, match=f"{MOST_FIELDS + 1} tagged fields"):
-        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MOST_FIELDS + 1)), 2))
+    with pytest.raises(MalformedFrame, match=f"{MAX_TAIL_FIELDS + 1} tagged fields"):
+        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MAX_TAIL_FIELDS + 1)), 2))
 
 
 # ---- a worker

@@ -1,4 +1,4 @@
-"""fleet/proxy/timeouts.py: what a client owes, and for how long, by a clock that the test turns."""
+"""The time limits of clients, by a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def lasting(limit: TimeLimit | None, progress: int, for_s: int) -> list[Play]:
     return [(limit, progress)] * for_s
 
 
-def looked(*plays: Play) -> list[str]:
-    """What passed, and when, with a sweep a second; a play is what is owed, and the client's progress."""
+def errors_of(*plays: Play) -> list[str]:
+    """Return the errors of a play with one sweep a second; a play has the running limit and the progress."""
     watch, passed = ClientTimeout(), []
     for now_s, (limit, progress) in enumerate(plays, start=1):
         error = watch.check(limit, progress, PATIENCE, float(now_s))
@@ -27,41 +27,41 @@ def looked(*plays: Play) -> list[str]:
     return passed
 
 
-def test_each_limit_passes_once_nothing_has_come_for_so_long() -> None:
-    assert looked(*lasting("first_request_timeout_s", 0, 11)) == [
+def test_each_limit_expires_without_progress() -> None:
+    assert errors_of(*lasting("first_request_timeout_s", 0, 11)) == [
         "11 first_request_timeout_s: no request for 10 s"
     ]
-    assert looked(*lasting("request_timeout_s", 7, 61)) == [
-        "61 request_timeout_s: no more of a request that has begun for 60 s"
+    assert errors_of(*lasting("request_timeout_s", 7, 61)) == [
+        "61 request_timeout_s: no more bytes of an incomplete request for 60 s"
     ]
-    assert looked(*lasting("idle_timeout_s", 7, 661)) == [
-        "661 idle_timeout_s: nothing asked and nothing to answer for 660 s"
+    assert errors_of(*lasting("idle_timeout_s", 7, 661)) == [
+        "661 idle_timeout_s: idle with no request in flight for 660 s"
     ]
 
 
-def test_a_client_that_is_slow_but_goes_on_is_left_alone() -> None:
-    """One byte in 59 seconds."""
-    assert looked(*[("request_timeout_s", second // 59) for second in range(3_600)]) == []
+def test_slow_client_with_progress_is_not_closed() -> None:
+    """A client that sends one byte in 59 seconds."""
+    assert errors_of(*[("request_timeout_s", second // 59) for second in range(3_600)]) == []
 
 
-def test_nothing_runs_while_it_is_not_the_clients_turn() -> None:
-    """A Fetch that waits at its broker, or a client that is not read from."""
-    assert looked(("idle_timeout_s", 7), *lasting(None, 0, 3_600), ("idle_timeout_s", 7)) == []
+def test_no_limit_runs_while_the_broker_is_due() -> None:
+    """A Fetch that waits at its broker, or a paused client."""
+    assert errors_of(("idle_timeout_s", 7), *lasting(None, 0, 3_600), ("idle_timeout_s", 7)) == []
 
 
-def test_a_pause_begins_the_time_anew() -> None:
-    begun = lasting("request_timeout_s", 7, 40)
-    assert looked(*begun, (None, 0), *begun) == []
+def test_pause_restarts_the_time_limit() -> None:
+    incomplete = lasting("request_timeout_s", 7, 40)
+    assert errors_of(*incomplete, (None, 0), *incomplete) == []
 
 
-def test_what_is_owed_has_a_time_of_its_own() -> None:
-    assert looked(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []
+def test_each_limit_has_its_own_time() -> None:
+    assert errors_of(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []
 
 
-def test_a_limit_is_looked_at_five_times_in_it() -> None:
+def test_limit_is_checked_five_times() -> None:
     usual = TimeoutPolicy(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
     assert (usual.sweep_s, usual.rare_sweep_s) == (2.0, 12.0)
-    # Found by a review: sweeps that were to be frequent were the rarer ones.
+    # Found by review: frequent sweeps were rarer than rare ones.
     odd = TimeoutPolicy(Limits(first_request_timeout_s=120.0, request_timeout_s=10.0, idle_timeout_s=30.0))
     assert (odd.sweep_s, odd.rare_sweep_s) == (2.0, 2.0)
     short = TimeoutPolicy(Limits(first_request_timeout_s=0.5, request_timeout_s=0.5, idle_timeout_s=0.5))
@@ -75,4 +75,4 @@ def test_five_sweeps_that_come_a_little_early_are_enough() -> None:
     for sweep in range(1, 9):
         if watch.check("first_request_timeout_s", 0, PATIENCE, sweep * 1.999) is not None:
             ends_s.append(sweep)
-    assert ends_s[0] == 6  # it was seen first by sweep 1
+    assert ends_s[0] == 6  # sweep 1 was the first to see the client

@@ -1,4 +1,4 @@
-"""TLS of one connection, between a socket that exists on paper only and the other side's half of OpenSSL."""
+"""TLS of one connection, between a simulated socket and OpenSSL as the other side."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 
 from fleet.proxy.tls_transport import (
-    BARREN_BYTES,
+    MAX_BYTES_WITHOUT_DATA,
     PIECE_BYTES,
     RECORD_BYTES,
     UNREAD_ANSWER_BYTES,
-    TlsRoom,
+    SharedTls,
     TlsTransport,
 )
 from tests.certificates import Authority
@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 
 
 class PaperSocket:
-    """A socket's transport; what is written to it stays here."""
+    """A socket's transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -52,20 +52,20 @@ class PaperSocket:
 
 
 class Carried(asyncio.Protocol):
-    """What is carried: notes what it is told, and looks whether the room is empty whenever it is called."""
+    """The carried protocol: records its calls, and checks at each call that the shared buffers are empty."""
 
-    def __init__(self, room: TlsRoom) -> None:
-        self._room = room
+    def __init__(self, shared: SharedTls) -> None:
+        self._shared = shared
         self.received: list[bytes] = []
         self.calls: list[str] = []
         self.stays_half_open = False
         self.raises = False
-        """As soon as it is made."""
+        """Called as soon as the connection is made."""
         self.then: Callable[[], None] = lambda: None
         """Called with each read."""
 
     def _note(self, call: str) -> None:
-        assert (self._room.incoming.pending, self._room.outgoing.pending) == (0, 0), call
+        assert (self._shared.incoming.pending, self._shared.outgoing.pending) == (0, 0), call
         self.calls.append(call)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -87,25 +87,25 @@ class Carried(asyncio.Protocol):
 
 
 class Connection:
-    """One side under test, and the other side."""
+    """The side under test, and the other side."""
 
-    def __init__(self, room: TlsRoom, server: ssl.SSLContext, client: ssl.SSLContext, ours: str) -> None:
+    def __init__(self, shared: SharedTls, server: ssl.SSLContext, client: ssl.SSLContext, ours: str) -> None:
         self.socket = PaperSocket()
-        self.carried = Carried(room)
+        self.carried = Carried(shared)
         self._to_other, self._from_other = ssl.MemoryBIO(), ssl.MemoryBIO()
         mine, theirs = (server, client) if ours == "server" else (client, server)
-        self.tls = TlsTransport(room, mine, lambda _: self.carried, None if ours == "server" else HOST)
+        self.tls = TlsTransport(shared, mine, lambda _: self.carried, None if ours == "server" else HOST)
         self.other = theirs.wrap_bio(
             self._to_other, self._from_other, ours == "client", HOST if ours == "server" else None
         )
         self.tls.connection_made(cast(asyncio.Transport, self.socket))
 
     def wire(self) -> bytes:
-        """What the other side has to say, as it would come from the network."""
+        """Return the bytes of the other side, as they would arrive from the network."""
         return self._from_other.read()
 
     def deliver(self) -> None:
-        """What was written to the socket reaches the other side."""
+        """Deliver the bytes written to the socket to the other side."""
         self._to_other.write(bytes(self.socket.written))
         self.socket.written.clear()
 
@@ -113,8 +113,8 @@ class Connection:
         for _ in range(3):
             with suppress(ssl.SSLWantReadError):
                 self.other.do_handshake()
-            if said := self.wire():
-                self.tls.data_received(said)
+            if sent := self.wire():
+                self.tls.data_received(sent)
             self.deliver()
 
     def other_reads(self, size_bytes: int) -> bytes:
@@ -125,15 +125,15 @@ class Connection:
         return read
 
     def other_ends(self) -> bytes:
-        """The other side's goodbye, as it would come from the network."""
+        """Return the other side's goodbye, as it would arrive from the network."""
         with pytest.raises(ssl.SSLWantReadError):
             self.other.unwrap()
         return self.wire()
 
 
 @pytest_asyncio.fixture
-async def room() -> TlsRoom:
-    return TlsRoom(0.05)
+async def shared() -> SharedTls:
+    return SharedTls(0.05)
 
 
 @pytest.fixture(params=["1.2", "1.3"])
@@ -143,34 +143,34 @@ def version(request: pytest.FixtureRequest) -> ssl.TLSVersion:
 
 @pytest_asyncio.fixture(params=["server", "client"])
 async def make(
-    request: pytest.FixtureRequest, room: TlsRoom, tmp_path: Path, version: ssl.TLSVersion
+    request: pytest.FixtureRequest, shared: SharedTls, tmp_path: Path, version: ssl.TLSVersion
 ) -> AsyncIterator[Callable[[], Connection]]:
     authority = Authority(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(authority.issue("one", [HOST]).both)
     client = ssl.create_default_context(cafile=authority.certificate)
     client.maximum_version = version
-    yield lambda: Connection(room, server, client, request.param)
-    assert (room.incoming.pending, room.outgoing.pending) == (0, 0)
+    yield lambda: Connection(shared, server, client, request.param)
+    assert (shared.incoming.pending, shared.outgoing.pending) == (0, 0)
 
 
 @pytest_asyncio.fixture
 async def made(make: Callable[[], Connection]) -> Connection:
-    """One whose handshake is done."""
+    """A connection whose handshake is complete."""
     connection = make()
     connection.shake_hands()
     assert connection.carried.calls == ["made"]
     return connection
 
 
-async def test_who_is_lost_owes_no_goodbye(made: Connection, room: TlsRoom) -> None:
+async def test_lost_connection_owes_no_goodbye(made: Connection, shared: SharedTls) -> None:
     made.tls.close()
-    assert len(room.goodbyes) == 1
+    assert len(shared.goodbyes) == 1
     made.tls.connection_lost(None)
-    assert len(room.goodbyes) == 0
+    assert len(shared.goodbyes) == 0
 
 
-async def test_what_comes_byte_by_byte(made: Connection) -> None:
+async def test_bytes_arriving_one_by_one_are_decrypted(made: Connection) -> None:
     for sent in (b"first", bytes(RECORD_BYTES)):
         made.other.write(sent)
         for each in made.wire():
@@ -179,7 +179,7 @@ async def test_what_comes_byte_by_byte(made: Connection) -> None:
         made.carried.received.clear()
 
 
-async def test_many_records_of_one_read_are_carried_together(made: Connection) -> None:
+async def test_records_of_one_read_are_delivered_together(made: Connection) -> None:
     sent = bytes(range(256)) * (5 * RECORD_BYTES // 256)
     made.other.write(sent)
     made.other.write(b"and another")
@@ -187,7 +187,7 @@ async def test_many_records_of_one_read_are_carried_together(made: Connection) -
     assert made.carried.received == [sent + b"and another"]
 
 
-async def test_the_rest_of_a_record_comes_with_the_next(made: Connection) -> None:
+async def test_rest_of_a_record_comes_with_the_next(made: Connection) -> None:
     made.other.write(b"one")
     made.other.write(b"two")
     wire = made.wire()
@@ -199,15 +199,15 @@ async def test_the_rest_of_a_record_comes_with_the_next(made: Connection) -> Non
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES - 7])
-async def test_what_is_written_arrives(made: Connection, size_bytes: int) -> None:
+async def test_written_bytes_arrive(made: Connection, size_bytes: int) -> None:
     sent = bytes(range(256)) * (size_bytes // 256 + 1)
     made.tls.write(memoryview(sent)[:size_bytes])
     made.tls.write(b"!")
     assert made.other_reads(size_bytes + 1) == sent[:size_bytes] + b"!"
 
 
-async def test_connections_of_one_room_stay_apart(make: Callable[[], Connection]) -> None:
-    """Each has the half of a record, and closes the other in the middle of a read of its own."""
+async def test_connections_with_shared_buffers_stay_apart(make: Callable[[], Connection]) -> None:
+    """Each has half of a record, and closes the other connection in the middle of its own read."""
     one, two = make(), make()
     one.shake_hands()
     two.shake_hands()
@@ -234,10 +234,10 @@ async def test_connections_of_one_room_stay_apart(make: Callable[[], Connection]
     assert (one.socket.calls, two.socket.calls) == ([], ["resume_reading"])
 
 
-async def test_a_goodbye_in_the_same_read_is_told_after_what_came_before_it(made: Connection) -> None:
+async def test_goodbye_follows_the_data_of_the_same_read(made: Connection) -> None:
     made.other.write(b"last")
-    said = made.wire()
-    made.tls.data_received(said + made.other_ends() + b"and what is none of TLS")
+    sent = made.wire()
+    made.tls.data_received(sent + made.other_ends() + b"and what is none of TLS")
     assert made.carried.received == [b"last"]
     assert made.carried.calls == ["made", "data", "eof"]
     assert made.socket.calls == ["close"]
@@ -247,7 +247,7 @@ async def test_a_goodbye_in_the_same_read_is_told_after_what_came_before_it(made
 
 
 @pytest.mark.parametrize("goodbye", [False, True])
-async def test_who_stays_half_open_may_still_write(made: Connection, goodbye: bool) -> None:
+async def test_half_open_connection_may_still_write(made: Connection, goodbye: bool) -> None:
     made.carried.stays_half_open = True
     if goodbye:
         made.tls.data_received(made.other_ends())
@@ -261,7 +261,7 @@ async def test_who_stays_half_open_may_still_write(made: Connection, goodbye: bo
     assert made.socket.calls == ["close"]
 
 
-async def test_after_its_own_goodbye_it_reads_on_and_writes_no_more(made: Connection) -> None:
+async def test_own_goodbye_ends_writing_but_not_reading(made: Connection) -> None:
     made.tls.write(b"last")
     made.tls.write_eof()
     made.tls.write_eof()
@@ -278,7 +278,7 @@ async def test_after_its_own_goodbye_it_reads_on_and_writes_no_more(made: Connec
     assert made.socket.calls == ["close"]
 
 
-async def test_whoever_closes_waits_for_the_others_goodbye_and_receives_nothing_more(
+async def test_close_waits_for_the_peers_goodbye(
     made: Connection,
 ) -> None:
     made.tls.pause_reading()
@@ -301,8 +301,8 @@ async def test_whoever_closes_waits_for_the_others_goodbye_and_receives_nothing_
 
 
 @pytest.mark.parametrize("how", ["closed", "ended", "ended without a goodbye", "broken"])
-async def test_whoever_takes_too_long_to_read_the_rest_is_cut(made: Connection, how: str) -> None:
-    """Found by review: a client that asked for much, read none of it and sent one bad record was for ever."""
+async def test_peer_that_reads_the_rest_too_slowly_is_cut(made: Connection, how: str) -> None:
+    """Found by review: a client that requested much, read nothing and sent one bad record stayed forever."""
     made.tls.write(b"much")
     if how == "closed":
         made.tls.close()
@@ -317,7 +317,7 @@ async def test_whoever_takes_too_long_to_read_the_rest_is_cut(made: Connection, 
     assert made.carried.calls[-1] == "lost"
 
 
-async def test_what_is_no_record_ends_it_with_an_alert(made: Connection) -> None:
+async def test_invalid_record_ends_the_connection_with_an_alert(made: Connection) -> None:
     made.other.write(b"good")
     good = made.wire()
     made.other.write(b"fine")
@@ -337,7 +337,7 @@ async def test_what_is_no_record_ends_it_with_an_alert(made: Connection) -> None
     assert made.carried.calls == ["made", "data", "lost"]
 
 
-async def test_the_end_of_a_handshake(make: Callable[[], Connection]) -> None:
+async def test_end_of_a_handshake(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
     connection.shake_hands()
@@ -351,7 +351,7 @@ async def test_the_end_of_a_handshake(make: Callable[[], Connection]) -> None:
     assert connection.carried.calls == []
 
 
-async def test_a_handshake_that_is_not_tls_fails(make: Callable[[], Connection]) -> None:
+async def test_handshake_that_is_not_tls_fails(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
     connection.tls.data_received(b"SSH-2.0-OpenSSH_9.2p1\r\n")
@@ -362,20 +362,20 @@ async def test_a_handshake_that_is_not_tls_fails(make: Callable[[], Connection])
     assert connection.carried.calls == []
 
 
-async def test_a_handshake_that_nobody_waits_for_is_cut(make: Callable[[], Connection]) -> None:
+async def test_cancelled_handshake_is_cut(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
-    asyncio.get_running_loop().call_soon(waiting.cancel)  # when it waits
+    asyncio.get_running_loop().call_soon(waiting.cancel)  # while it waits
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert connection.socket.calls == ["abort"]
-    connection.shake_hands()  # what was on its way
+    connection.shake_hands()  # bytes in transit
     connection.tls.connection_lost(None)
     assert connection.carried.calls == []
 
 
 @pytest.mark.parametrize("error", [None, OSError("no route"), KeyError("of the factory's")])
-async def test_a_handshake_after_which_nothing_can_be_carried_fails(
+async def test_handshake_fails_if_the_protocol_cannot_be_created(
     make: Callable[[], Connection], error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = make()
@@ -393,19 +393,19 @@ async def test_a_handshake_after_which_nothing_can_be_carried_fails(
     assert caplog.text == ""
 
 
-async def test_closed_before_the_handshake_it_says_nothing(make: Callable[[], Connection]) -> None:
+async def test_close_before_the_handshake_sends_nothing(make: Callable[[], Connection]) -> None:
     connection = make()
-    said = bytes(connection.socket.written)
+    sent = bytes(connection.socket.written)
     connection.tls.close()
     assert connection.socket.calls == ["close"]
-    assert connection.socket.written == said
+    assert connection.socket.written == sent
 
 
-# ---- peers that do not read, and peers that ask for new keys again and again
+# ---- peers that do not read, and peers that request new keys again and again
 
 
-def wants_new_keys(made: Connection, count: int) -> bytes:
-    """So many KeyUpdates of the other side, as they would come from the network."""
+def request_new_keys(made: Connection, count: int) -> bytes:
+    """Return a number of KeyUpdates of the other side, as they would arrive from the network."""
     for _ in range(count):
         ask_for_new_keys(made.other)
         made.other.do_handshake()
@@ -422,7 +422,7 @@ ONLY_CLIENT = pytest.mark.parametrize("make", ["client"], indirect=True)
 async def test_key_updates_between_data_are_answered(made: Connection) -> None:
     for number in range(50):
         made.other.write(b"%d" % number)
-        made.tls.data_received(wants_new_keys(made, 1))
+        made.tls.data_received(request_new_keys(made, 1))
         made.tls.write(b"answer")
         assert made.other_reads(6) == b"answer"
     assert b"".join(made.carried.received) == b"".join(b"%d" % number for number in range(50))
@@ -431,26 +431,24 @@ async def test_key_updates_between_data_are_answered(made: Connection) -> None:
 
 @ONLY_1_3
 @pytest.mark.parametrize("size_bytes", [1_000, 300_000])
-async def test_key_updates_without_data_are_cut_and_their_answers_dropped(
-    made: Connection, size_bytes: int
-) -> None:
-    """Found: 250 KB of them took 0.2 s of CPU, and as many bytes of answers were kept."""
-    flood = wants_new_keys(made, 2_000)
+async def test_key_updates_without_data_cut_the_connection(made: Connection, size_bytes: int) -> None:
+    """Found: 250 KB of them took 0.2 s of CPU, and the same number of bytes of answers was held."""
+    flood = request_new_keys(made, 2_000)
     flood *= size_bytes // len(flood) + 1
     for at in range(0, len(flood), size_bytes):
         made.tls.data_received(flood[at : at + size_bytes])
         if made.tls.is_closing():
             break
     assert made.tls.is_closing()
-    assert len(made.socket.written) <= BARREN_BYTES + size_bytes
+    assert len(made.socket.written) <= MAX_BYTES_WITHOUT_DATA + size_bytes
     assert made.socket.calls[-1] == "close"
 
 
 @ONLY_1_3
 async def test_key_updates_between_single_bytes_are_cut(made: Connection) -> None:
-    """Found: one byte of data in each read was enough to go on for ever."""
+    """Found: one byte of data in each read was enough to continue forever."""
     for _ in range(20):
-        flood = wants_new_keys(made, 500)
+        flood = request_new_keys(made, 500)
         made.other.write(b"x")
         made.tls.data_received(flood + made.wire())
         if made.tls.is_closing():
@@ -459,18 +457,18 @@ async def test_key_updates_between_single_bytes_are_cut(made: Connection) -> Non
 
 
 @ONLY_1_3
-async def test_answers_to_somebody_who_does_not_read_are_limited(made: Connection) -> None:
+async def test_unread_answers_of_tls_are_limited(made: Connection) -> None:
     made.tls.pause_writing()
     kept = len(made.socket.written)
     for _ in range(UNREAD_ANSWER_BYTES // 27 + 2):
         made.other.write(b"x")
-        made.tls.data_received(wants_new_keys(made, 1))
+        made.tls.data_received(request_new_keys(made, 1))
     assert made.tls.is_closing()
     assert len(made.socket.written) - kept <= UNREAD_ANSWER_BYTES + 100
 
 
 @ONLY_SERVER
-async def test_client_that_does_not_read_is_not_read_from_in_its_handshake(
+async def test_handshake_pauses_when_the_client_does_not_read(
     make: Callable[[], Connection],
 ) -> None:
     connection = make()
@@ -482,7 +480,7 @@ async def test_client_that_does_not_read_is_not_read_from_in_its_handshake(
 
 @ONLY_SERVER
 @pytest.mark.parametrize("first", ["pause_reading", "pause_writing"])
-async def test_client_is_read_from_again_once_it_reads_and_may_be_read(made: Connection, first: str) -> None:
+async def test_client_is_read_again_once_both_pauses_end(made: Connection, first: str) -> None:
     both = (
         ["pause_reading", "pause_writing"] if first == "pause_reading" else ["pause_writing", "pause_reading"]
     )
@@ -497,14 +495,16 @@ async def test_client_is_read_from_again_once_it_reads_and_may_be_read(made: Con
 
 @ONLY_CLIENT
 async def test_broker_that_does_not_read_is_read_from(made: Connection) -> None:
-    """It may read no more before it has written: neither side would ever go on."""
+    """The broker may read nothing more before it has written: otherwise both sides would wait forever."""
     made.tls.pause_writing()
     assert made.socket.calls == []
 
 
 @ONLY_SERVER
-async def test_goodbye_to_a_client_that_does_not_read_is_cut_in_time(made: Connection, room: TlsRoom) -> None:
+async def test_goodbye_to_a_client_that_does_not_read_is_cut_in_time(
+    made: Connection, shared: SharedTls
+) -> None:
     made.tls.pause_writing()
     made.tls.close()
     assert "resume_reading" not in made.socket.calls
-    await eventually(lambda: "abort" in made.socket.calls, "it is cut")
+    await eventually(lambda: "abort" in made.socket.calls, "the connection is cut")

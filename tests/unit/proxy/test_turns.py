@@ -1,4 +1,4 @@
-"""One step in each turn of the event loop, whoever waits."""
+"""Steps of long work: one in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Loop:
             each()
 
 
-def test_one_step_is_taken_in_a_turn_in_order() -> None:
+def test_each_turn_takes_a_single_step_in_order() -> None:
     loop, taken = Loop(), list[str]()
     turns = TurnQueue(loop.call_soon)
 
@@ -45,7 +45,7 @@ def test_one_step_is_taken_in_a_turn_in_order() -> None:
     assert taken == ["first", "second", "first"]
 
 
-def test_step_that_fails_holds_up_nobody() -> None:
+def test_failing_step_does_not_delay_others() -> None:
     loop, taken = Loop(), list[str]()
     turns = TurnQueue(loop.call_soon)
 
@@ -61,8 +61,9 @@ def test_step_that_fails_holds_up_nobody() -> None:
     assert not loop.ready
 
 
-def test_addresses_take_turns_however_many_steps_each_has() -> None:
-    """Found: a response to one client waited for a step of each of a thousand connections of another one."""
+def test_addresses_take_turns() -> None:
+    """Found: a response to one client waited for a step of each of a thousand connections of another
+    client."""
     loop, taken = Loop(), list[str]()
     turns = TurnQueue(loop.call_soon)
 

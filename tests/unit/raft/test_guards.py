@@ -28,7 +28,7 @@ def test_the_installed_library_is_the_one() -> None:
 
 
 def test_the_library_replaces_nothing_of_python() -> None:
-    """Found: a test failed that asked psutil for connections, in a process that had loaded the library."""
+    """Found: psutil could not list connections in a process that had loaded the library."""
     assert socket.inet_ntop(socket.AF_INET, bytes((127, 0, 0, 1))) == "127.0.0.1"
     address = "socket.inet_ntop(socket.AF_INET, bytes(4))"
     program = f"import socket; import fleet.raft_state; print({address})"
@@ -37,7 +37,7 @@ def test_the_library_replaces_nothing_of_python() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(RaftError, match=r"pysyncobj is 0\.3\.18, and the fleet works with 0\.3\.17 only"):
+    with pytest.raises(RaftError, match=r"pysyncobj 0\.3\.18 is not supported; install pysyncobj 0\.3\.17"):
         guards.check_library("0.3.18")
 
 
@@ -61,15 +61,13 @@ def test_an_attribute_that_is_missing_is_named() -> None:
         guards.check_instance(object())
 
 
-def test_the_hooks_are_gone_after_construction(tmp_path: Path) -> None:
+def test_hooks_are_removed_after_construction(tmp_path: Path) -> None:
     before = library.createJournal, library.createPoller, library.PipeNotifier
     opened(tmp_path).close()
     assert (library.createJournal, library.createPoller, library.PipeNotifier) == before
 
 
-def test_the_hooks_are_gone_after_a_construction_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooks_are_removed_after_failed_construction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.createJournal, library.createPoller, library.PipeNotifier
 
     def fail(*_arguments: object) -> None:
@@ -83,7 +81,7 @@ def test_the_hooks_are_gone_after_a_construction_that_failed(
 
 def test_opening_and_closing_keeps_no_descriptor(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    gc.collect()  # what other tests have left open
+    gc.collect()  # close what other tests have left open
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         opened(tmp_path).close()

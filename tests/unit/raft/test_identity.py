@@ -1,4 +1,4 @@
-"""The bytes of a header that name a journal, and what a voter says of it."""
+"""The identity of a journal in its header, and the standing that a voter sends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = (0, 3, 5)
 
 
 def with_field(place: int, value: object) -> list[object]:
-    """A standing as it is sent, with one field replaced."""
+    """A packed standing with one field replaced."""
     packed: list[object] = list(SAID.pack())
     packed[place] = value
     return packed
@@ -53,10 +53,10 @@ def test_new_identities_and_lives_differ() -> None:
 
 @pytest.mark.parametrize("voted_for", ["p2", None])
 def test_standing_is_read_back(voted_for: str | None) -> None:
-    said = Standing(NAMED, "abcd", 3, voted_for, 2, 41)
-    assert Standing.unpack(said.pack()) == said
-    assert Standing.unpack(tuple(said.pack())) == said
-    erased = replace(said, identity=Identity("0123456789", 7, was_erased=True))
+    standing = Standing(NAMED, "abcd", 3, voted_for, 2, 41)
+    assert Standing.unpack(standing.pack()) == standing
+    assert Standing.unpack(tuple(standing.pack())) == standing
+    erased = replace(standing, identity=Identity("0123456789", 7, was_erased=True))
     assert Standing.unpack(erased.pack()) == erased
 
 

@@ -46,7 +46,7 @@ def test_everything_synced_is_there_after_a_crash(path: Path) -> None:
     assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (7, "p2", 2)
 
 
-def test_what_was_not_synced_is_not_there(path: Path) -> None:
+def test_unsynced_operations_are_lost(path: Path) -> None:
     subject = filled(path)
     subject.add(b"\x00more", 4, 1)
     subject.setCurrentTerm(9, "p1")
@@ -90,7 +90,7 @@ def test_a_tail_cut_at_any_byte_is_trimmed(path: Path, caplog: pytest.LogCapture
         path.write_bytes(whole[:length])
         caplog.clear()
         assert opened(path).last_index == 2, length
-        # Nothing is said where the file happens to end between two frames.
+        # No log line if the file happens to end between two frames.
         assert ("trimmed" in caplog.text) == (length > before_bytes)
 
     path.write_bytes(whole)
@@ -130,9 +130,9 @@ def test_corruption_in_the_middle_is_refused_wherever_it_is(path: Path) -> None:
 
 def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
     path.write_bytes(b"something else entirely, of some length")
-    with pytest.raises(JournalError, match="not a journal"):
+    with pytest.raises(JournalError, match="not a Raft journal"):
         opened(path)
-    assert path.read_bytes().startswith(b"something else"), "and left alone"
+    assert path.read_bytes().startswith(b"something else"), "and is not changed"
 
 
 def test_a_damaged_commit_index_costs_the_commit_index_only(path: Path) -> None:
@@ -159,14 +159,16 @@ def test_a_journal_that_ends_before_its_commit_index_is_refused(path: Path, left
     cut = whole[: whole.rindex(MARKER) + left_bytes]
     path.write_bytes(cut)
 
-    with pytest.raises(JournalError, match=r"truncated: .* up to entry 3, and entry 2 .*fleet journal reset"):
+    with pytest.raises(
+        JournalError, match=r"truncated: entries up to 3 .* ends at entry 2.*fleet journal reset"
+    ):
         opened(path)
-    assert path.read_bytes() == cut, "and left alone"
+    assert path.read_bytes() == cut, "and is not changed"
 
 
 def test_the_journal_of_another_member_is_refused(path: Path) -> None:
     filled(path)
-    with pytest.raises(JournalError, match="the journal of member p1, and this is member p2"):
+    with pytest.raises(JournalError, match="belongs to member p1, but this is member p2"):
         Journal(path, "p2")
 
 
@@ -190,7 +192,7 @@ def test_an_entry_that_conflicts_goes_with_all_that_follow(path: Path) -> None:
 def test_a_committed_entry_is_not_replaced(path: Path) -> None:
     subject = filled(path)
     subject.setRaftCommitIndex(2)
-    with pytest.raises(JournalError, match="entry 2 differs from the one that is committed"):
+    with pytest.raises(JournalError, match="entry 2 of the leader differs from the committed"):
         subject.add(b"\x00other", 2, 2)
     assert subject.last_index == 3
 
@@ -201,7 +203,7 @@ def test_a_gap_is_refused(path: Path) -> None:
         subject.add(b"\x00other", 5, 2)
 
 
-def test_compaction_keeps_term_vote_commit_index_and_what_was_not_synced(path: Path) -> None:
+def test_compaction_keeps_term_vote_index_and_unsynced(path: Path) -> None:
     subject = filled(path, 5)
     subject.setCurrentTerm(4, "p3")
     subject.setRaftCommitIndex(5)
@@ -216,7 +218,7 @@ def test_compaction_keeps_term_vote_commit_index_and_what_was_not_synced(path: P
     assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (4, "p3", 5)
 
 
-def test_a_compaction_that_dies_before_the_rename_changes_nothing(
+def test_compaction_interrupted_before_rename_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = filled(path, 5)
@@ -240,9 +242,7 @@ def test_a_leftover_of_an_interrupted_compaction_is_ignored(path: Path) -> None:
     assert opened(path).last_index == 3
 
 
-def test_a_full_disk_is_a_journal_error_and_leaves_a_readable_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_raises_and_leaves_a_readable_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = filled(path)
 
     def half(descriptor: int, data: bytes) -> None:
@@ -273,7 +273,7 @@ def test_a_flush_that_fails_is_a_journal_error(path: Path, monkeypatch: pytest.M
 class TestWithASnapshot:
     BASE = (Entry(b"\x00command 3", 3, 1), Entry(b"\x00command 4", 4, 1))
 
-    def test_a_crash_between_snapshot_and_compaction_keeps_the_newer_entries(self, path: Path) -> None:
+    def test_crash_between_snapshot_and_compaction_keeps_entries(self, path: Path) -> None:
         filled(path, 6)
 
         again = opened(path, self.BASE)
@@ -282,7 +282,7 @@ class TestWithASnapshot:
         assert (again[0], again[1]) == self.BASE
         assert again.getRaftCommitIndex() == 4, "what the snapshot covers is committed"
 
-    def test_a_crash_after_a_received_snapshot_puts_it_in_place_of_a_short_log(self, path: Path) -> None:
+    def test_crash_after_received_snapshot_replaces_short_log(self, path: Path) -> None:
         filled(path, 2).setCurrentTerm(5, "p2")
 
         assert entries(opened(path, self.BASE)) == list(self.BASE)
@@ -306,7 +306,7 @@ class TestWithASnapshot:
         filled(path, 6)
         opened(path, self.BASE)
         older = (Entry(b"\x00command 1", 1, 1), Entry(b"\x00command 2", 2, 1))
-        with pytest.raises(JournalError, match="begins at entry 3, and the snapshot ends at 2"):
+        with pytest.raises(JournalError, match="begins at entry 3, but the snapshot ends at 2"):
             opened(path, older)
 
 
@@ -393,7 +393,7 @@ if len(journal) == 0:
         subject.setRaftCommitIndex(2)
         assert previous_release.run(old) == b"2 7 p2 2\n"
         subject = opened(path)
-        assert subject.is_of_earlier_release, "it has zeroed what it does not know"
+        assert subject.is_of_earlier_release, "it has zeroed the unknown bytes"
         again = opened(path)
         assert again.identity is not None
-        assert again.identity.was_erased, "the others may hear of it at a later start alone"
+        assert again.identity.was_erased, "the other voters may learn of it only at a later start"

@@ -1,4 +1,4 @@
-"""Whose votes count, by what is remembered of each voter's journal: one test for each way to forget."""
+"""Whether votes count, from the memory of each voter's journal: one test for each way to forget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet.raft.identity import Identity, Standing
 from fleet.raft.memory import FILE, VoterMemory
 
 FIRST = Standing(Identity("aaaaaaaaaa", 3), "life-3", 5, "p1", 4, 20)
-"""What p2 said last: it has voted for p1 in term 5."""
+"""The last standing of p2, which has voted for p1 in term 5."""
 
 
 def restarted(before: Standing = FIRST, **changes: object) -> Standing:
@@ -35,14 +35,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(path: Path) -> VoterMemory:
-    """Of p1, which has heard of p2."""
+    """The memory of p1, which has a standing of p2."""
     made = VoterMemory(path, ["p2", "p3"])
     assert made.judge("p2", FIRST) == ""
     return made
 
 
 def test_first_meeting_is_trusted(memory: VoterMemory) -> None:
-    """An upgrade, or a fleet that begins: there is nothing to compare."""
+    """After an upgrade, or in a new fleet: there is nothing to compare."""
     assert memory.judge("p3", new_journal()) == ""
     assert memory.newest("p3") == new_journal()
 
@@ -53,36 +53,39 @@ def test_ordinary_restart_is_trusted(memory: VoterMemory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("standing", "why"),
     [
         (new_journal(), "its journal is new"),
-        (replace(FIRST, identity=Identity("aaaaaaaaaa", 2), life="x"), "start 2, and it has had start 3"),
-        (replace(FIRST, life="x"), "two journals at start 3"),
-        (restarted(term=4, voted_for="p3"), "term 4, and it was in term 5"),
+        (
+            replace(FIRST, identity=Identity("aaaaaaaaaa", 2), life="x"),
+            "at start 2, but start 3 was seen before",
+        ),
+        (replace(FIRST, life="x"), "two journals exist at start 3"),
+        (restarted(term=4, voted_for="p3"), "term 4, but was in term 5"),
         (restarted(voted_for=None), "its vote for 'p1' in term 5 is missing"),
         (restarted(voted_for="p3"), "its vote for 'p1' in term 5 is missing"),
         (restarted(last_index=19), "it ends at entry 19 of term 4"),
         (restarted(last_term=3, last_index=30), "it ends at entry 30 of term 3"),
     ],
 )
-def test_voter_that_has_forgotten_is_not_trusted(memory: VoterMemory, said: Standing, why: str) -> None:
-    assert why in memory.judge("p2", said)
-    assert why in memory.judge("p2", said), "it is no better the second time"
-    assert memory.newest("p2") == FIRST, "what it says has not replaced what is remembered"
+def test_voter_that_has_forgotten_is_not_trusted(memory: VoterMemory, standing: Standing, why: str) -> None:
+    assert why in memory.judge("p2", standing)
+    assert why in memory.judge("p2", standing), "a second statement gets the same answer"
+    assert memory.newest("p2") == FIRST, "the refused standing is not remembered"
 
 
-def test_journal_that_has_caught_up_is_trusted_and_its_former_ones_are_not(memory: VoterMemory) -> None:
+def test_caught_up_journal_is_trusted_but_not_former_ones(memory: VoterMemory) -> None:
     caught_up = new_journal(has_caught_up=True)
     assert memory.judge("p2", caught_up) == ""
-    assert "one that it had before" in memory.judge("p2", restarted())
+    assert "an earlier journal of this voter" in memory.judge("p2", restarted())
     again = new_journal("cccccccccc", has_caught_up=True)
     assert memory.judge("p2", again) == ""
-    assert "one that it had before" in memory.judge("p2", restarted(caught_up))
+    assert "an earlier journal of this voter" in memory.judge("p2", restarted(caught_up))
     assert memory.judge("p2", restarted(again)) == ""
 
 
 def test_shrinking_log_within_one_life_is_trusted(memory: VoterMemory) -> None:
-    """A leader replaces entries that were never committed; what was promised before is not forgotten."""
+    """A leader replaces entries that were never committed. Earlier promises are still remembered."""
     assert memory.judge("p2", replace(FIRST, last_index=18)) == ""
     assert memory.newest("p2") == FIRST
 
@@ -94,44 +97,44 @@ def test_promises_within_one_life_add_up(memory: VoterMemory) -> None:
 
 
 def test_earlier_release_is_trusted_and_gets_a_new_id_later(memory: VoterMemory) -> None:
-    """It zeroes the id that it does not know; but a copy from before that stays a copy."""
+    """The earlier release zeroes the unknown id, but an older copy is still a copy."""
     assert memory.judge("p2", None) == ""
     assert memory.newest("p2") is None
-    assert "one that it had before" in memory.judge("p2", restarted())
+    assert "an earlier journal of this voter" in memory.judge("p2", restarted())
     assert memory.judge("p2", new_journal()) == ""
     assert "its journal is new" in memory.judge("p2", new_journal("cccccccccc"))
 
 
 def erased(starts: int = 1, **changes: object) -> Standing:
-    """The same journal with another id, since an earlier release has erased the one it had."""
+    """The same journal with a new id, because an earlier release has erased its former id."""
     named = Identity("eeeeeeeeee", starts, was_erased=True)
     return replace(FIRST, identity=named, life="life-new", **changes)  # type: ignore[arg-type]
 
 
 def test_journal_erased_while_its_peer_was_away_is_trusted(memory: VoterMemory, path: Path) -> None:
-    """Refused by the one voter that was away, all others would rejoin at once, and none could come back."""
+    """If the one absent voter refused it, all others would rejoin at once, and none could complete."""
     memory.flush(0.0)
-    for said in (erased(), erased(2, term=7, voted_for=None, last_term=7, last_index=3)):
+    for standing in (erased(), erased(2, term=7, voted_for=None, last_term=7, last_index=3)):
         again = VoterMemory(path, ["p2"])
-        assert again.judge("p2", said) == ""
-        assert again.newest("p2") == said
-        assert "one that it had before" in again.judge("p2", restarted())
+        assert again.judge("p2", standing) == ""
+        assert again.newest("p2") == standing
+        assert "an earlier journal of this voter" in again.judge("p2", restarted())
         assert "its journal is new" in again.judge("p2", new_journal())
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("standing", "why"),
     [
-        (erased(term=4, voted_for="p3"), "term 4, and it was in term 5"),
+        (erased(term=4, voted_for="p3"), "term 4, but was in term 5"),
         (erased(voted_for=None), "its vote for 'p1' in term 5 is missing"),
         (erased(last_index=19), "it ends at entry 19 of term 4"),
     ],
 )
 def test_erased_journal_that_lacks_a_promise_is_not_trusted(
-    memory: VoterMemory, said: Standing, why: str
+    memory: VoterMemory, standing: Standing, why: str
 ) -> None:
-    """A copy that was made under the earlier release."""
-    assert why in memory.judge("p2", said)
+    """A copy that was created under the earlier release."""
+    assert why in memory.judge("p2", standing)
     assert memory.newest("p2") == FIRST
 
 
@@ -141,7 +144,7 @@ def test_memory_outlives_a_restart(memory: VoterMemory, path: Path) -> None:
     memory.flush(0.0)
     again = VoterMemory(path, ["p2", "p3"])
     assert again.newest("p2") == new_journal(has_caught_up=True)
-    assert "one that it had before" in again.judge("p2", FIRST)
+    assert "an earlier journal of this voter" in again.judge("p2", FIRST)
 
 
 def test_new_life_is_saved_at_once_and_progress_soon(memory: VoterMemory, path: Path) -> None:
@@ -162,7 +165,7 @@ def test_new_life_is_saved_at_once_and_progress_soon(memory: VoterMemory, path: 
     written = path.stat().st_ino
     memory.judge("p2", restarted(further))
     memory.flush(9.9)
-    assert path.stat().st_ino == written, "nothing is new"
+    assert path.stat().st_ino == written, "unchanged memory is not written"
 
 
 def test_memory_of_a_stranger_is_dropped(memory: VoterMemory, path: Path) -> None:

@@ -16,7 +16,7 @@ from fleet.raft.identity import Identity, Standing
 from fleet.raft.journal import Entry
 from fleet.raft.machine import LogSettings
 from fleet.raft.memory import VoterMemory
-from fleet.raft.messages import WITH_STANDING, MalformedMessage, decode_message, encode_message
+from fleet.raft.messages import KINDS_WITH_STANDING, MalformedMessage, decode_message, encode_message
 from fleet.raft.rejoin import read_mark
 from fleet.raft.snapshot import Snapshot, encode_snapshot
 from fleet.raft.storage import Replica
@@ -33,7 +33,7 @@ class View:
 
 
 class Harness:
-    """A transport of p1 in a fleet of three voters and an observer, and what comes out of it on either
+    """A transport of p1 in a fleet of three voters and an observer, and its output on either
     side.
     """
 
@@ -51,7 +51,7 @@ class Harness:
         self.sent.append((peer, msgpack.unpackb(payload)))
 
     def receive(self, peer: str, **message: object) -> list[dict[str, object]]:
-        """What the library gets of one message."""
+        """The message that the library gets."""
         self.got.clear()
         self.transport.receive(peer, msgpack.packb(message))
         return [message for _, message in self.got]
@@ -107,19 +107,19 @@ class TestSending:
 
 
 class TestLinks:
-    def test_each_change_is_told_once(self) -> None:
-        told: list[str] = []
+    def test_link_change_is_reported_once(self) -> None:
+        changes: list[str] = []
         transport = MemberTransport("p1", ("p1", "p2"), ("p4",), lambda _peer, _payload: None)
-        transport.setOnNodeConnectedCallback(lambda node: told.append(f"+{node.id}"))
-        transport.setOnNodeDisconnectedCallback(lambda node: told.append(f"-{node.id}"))
-        transport.setOnReadonlyNodeConnectedCallback(lambda node: told.append(f"+observer {node.id}"))
-        transport.setOnReadonlyNodeDisconnectedCallback(lambda node: told.append(f"-observer {node.id}"))
+        transport.setOnNodeConnectedCallback(lambda node: changes.append(f"+{node.id}"))
+        transport.setOnNodeDisconnectedCallback(lambda node: changes.append(f"-{node.id}"))
+        transport.setOnReadonlyNodeConnectedCallback(lambda node: changes.append(f"+observer {node.id}"))
+        transport.setOnReadonlyNodeDisconnectedCallback(lambda node: changes.append(f"-observer {node.id}"))
         for peer in ("p2", "p2", "p4", "p9"):
             transport.link_up(peer)
         for peer in ("p2", "p2", "p4", "p9"):
             transport.link_down(peer)
 
-        assert told == ["+p2", "+observer p4", "-p2", "-observer p4"]
+        assert changes == ["+p2", "+observer p4", "-p2", "-observer p4"]
 
     def test_observers_have_nothing_to_do_with_one_another(self) -> None:
         transport = MemberTransport("p4", ("p1", "p2", "p3"), ("p4", "p5"), lambda _peer, _payload: None)
@@ -137,30 +137,32 @@ class TestCommitIndex:
         (got,) = harness.receive("p2", **APPEND)
         assert got["commit_index"] == 8
 
-    def test_a_heartbeat_advances_it_up_to_where_the_logs_are_known_to_be_equal(
-        self, harness: Harness
-    ) -> None:
+    def test_heartbeat_advances_commit_index_to_verified_entries(self, harness: Harness) -> None:
         (got,) = harness.receive("p2", **{**APPEND, "entries": ()})
         assert got["commit_index"] == 7
 
-    def test_it_is_never_raised(self, harness: Harness) -> None:
+    def test_commit_index_of_a_message_is_never_raised(self, harness: Harness) -> None:
         (got,) = harness.receive("p2", **{**APPEND, "commit_index": 2})
         assert got["commit_index"] == 2
 
 
 class TestAcknowledgements:
-    def test_one_of_this_term_counts(self, harness: Harness) -> None:
+    def test_acknowledgement_of_this_term_counts(self, harness: Harness) -> None:
         assert harness.receive("p2", **REPLY) == [REPLY]
 
-    def test_one_of_another_term_does_not(self, harness: Harness) -> None:
+    def test_acknowledgement_of_another_term_does_not_count(self, harness: Harness) -> None:
         assert harness.receive("p2", **{**REPLY, "term": 2}) == []
 
-    def test_one_beyond_the_log_does_not(self, harness: Harness) -> None:
+    def test_acknowledgement_beyond_the_log_does_not_count(self, harness: Harness) -> None:
         assert harness.receive("p2", **{**REPLY, "next_node_idx": 10}) == []
 
-    @pytest.mark.parametrize(("said", "used"), [(12, 9), (0, 2), (4, 4)])
-    def test_a_place_to_go_on_from_is_within_the_log(self, harness: Harness, said: int, used: int) -> None:
-        (got,) = harness.receive("p2", **{**REPLY, "success": False, "reset": True, "next_node_idx": said})
+    @pytest.mark.parametrize(("requested", "used"), [(12, 9), (0, 2), (4, 4)])
+    def test_a_place_to_go_on_from_is_within_the_log(
+        self, harness: Harness, requested: int, used: int
+    ) -> None:
+        (got,) = harness.receive(
+            "p2", **{**REPLY, "success": False, "reset": True, "next_node_idx": requested}
+        )
         assert got["next_node_idx"] == used
 
 
@@ -250,7 +252,7 @@ MALFORMED: list[object] = [
 
 
 @pytest.mark.parametrize("message", MALFORMED, ids=lambda message: str(message)[:60])
-def test_what_is_malformed_is_dropped_and_counted(harness: Harness, message: object) -> None:
+def test_malformed_message_is_dropped_and_counted(harness: Harness, message: object) -> None:
     payload = msgpack.packb(message)
     with pytest.raises(MalformedMessage):
         decode_message(payload)
@@ -262,18 +264,18 @@ def test_what_is_malformed_is_dropped_and_counted(harness: Harness, message: obj
 @pytest.mark.parametrize(
     "payload", [b"", b"\xc1", b"\x81", pickle.dumps(APPEND), b"\xdf\xff\xff\xff\xff", b"\x91" * 3000]
 )
-def test_what_is_not_msgpack_is_dropped_and_counted(harness: Harness, payload: bytes) -> None:
+def test_payload_without_msgpack_is_dropped_and_counted(harness: Harness, payload: bytes) -> None:
     harness.transport.receive("p2", payload)
     assert harness.got == []
     assert harness.transport.dropped == 1
 
 
 @pytest.mark.parametrize("message", [APPEND, PIECE, {**PIECE, "serialized": None}, REPLY])
-def test_what_the_library_sends_is_read_back(message: dict[str, object]) -> None:
+def test_message_of_the_library_is_read_back(message: dict[str, object]) -> None:
     read = decode_message(encode_message(message))
     assert read == {key: value for key, value in message.items()}
     for entry in read.get("entries", ()):
-        assert isinstance(entry, tuple), "pysyncobj unpacks and compares them as such"
+        assert isinstance(entry, tuple), "pysyncobj unpacks and compares entries as tuples"
 
 
 # The library itself, with one peer that the test plays.
@@ -286,7 +288,7 @@ class Follower:
         self.state = FleetState()
         self.sent: list[dict[str, Any]] = []
         self.standings: list[list[object]] = []
-        """What it has said of its journal, in whatever message."""
+        """The standings that it has sent, in any message."""
         transport = MemberTransport("p1", ("p1", "p2", "p3"), (), self._send)
         settings = LogSettings("p1", True, folder / "snapshot", 0.05, 90, 100, 50, compact_entries)
         self.replica = Replica(settings, transport, lambda: self.state, self._restore, self._apply)
@@ -316,11 +318,11 @@ class Follower:
         return list(range(log._SyncObj__raftLog[0][1], log.last_log_index + 1))
 
     def receive(self, **message: object) -> list[dict[str, Any]]:
-        """Take one message of the leader; the answers to it."""
+        """Receive one message of the leader. Returns the answers."""
         self.sent.clear()
         self.replica.transport.receive("p2", msgpack.packb(message))
         self.replica.tick()
-        self.replica.tick()  # what the first one has committed is compacted by the second
+        self.replica.tick()  # the second tick compacts what the first has committed
         return list(self.sent)
 
     def append(
@@ -356,8 +358,8 @@ def follower(tmp_path: Path) -> Follower:
     return Follower(tmp_path / "raft")
 
 
-def test_an_uncommitted_entry_is_not_applied_for_the_sake_of_a_snapshot(follower: Follower) -> None:
-    """The ex-leader's case: it holds entries that no one else has, and is caught up by a snapshot."""
+def test_snapshot_piece_does_not_apply_uncommitted_entries(follower: Follower) -> None:
+    """A former leader has entries that no other member has, and catches up by a snapshot."""
     follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
     assert follower.applied == ("a",)
 
@@ -371,7 +373,7 @@ def test_an_uncommitted_entry_is_not_applied_for_the_sake_of_a_snapshot(follower
     assert follower.replica.log.raftLastApplied == 5
 
 
-def test_a_heartbeat_does_not_commit_entries_it_says_nothing_about(follower: Follower) -> None:
+def test_heartbeat_does_not_commit_unverified_entries(follower: Follower) -> None:
     follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
     follower.append((2, 1), term=2, commit=3)
     assert follower.applied == ("a",)
@@ -420,19 +422,19 @@ def test_a_damaged_snapshot_is_dropped_and_the_former_one_stays(tmp_path: Path, 
     data = snapshot_of("a", "b", "c", "d", "e", term=2)
     damaged = {"cut": data[:-1], "flipped": data[:-1] + b"\xff", "empty": b""}[damage]
 
-    assert follower.snapshot(damaged, term=2, commit=6) == [], "above all, it is not acknowledged"
+    assert follower.snapshot(damaged, term=2, commit=6) == [], "a damaged snapshot is not acknowledged"
     assert follower.applied == ("a", "b", "c")
     assert (tmp_path / "raft" / "snapshot").read_bytes() == stored
 
 
-def test_a_snapshot_in_pieces_that_begins_in_the_middle_is_dropped(follower: Follower) -> None:
+def test_snapshot_without_its_first_piece_is_dropped(follower: Follower) -> None:
     data = snapshot_of("a", "b", term=1)
     follower.receive(type="append_entries", term=1, commit_index=3, serialized=(data[20:], False, False))
     follower.receive(type="append_entries", term=1, commit_index=3, serialized=(b"", False, True))
     assert follower.applied == ()
 
 
-def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Follower) -> None:
+def test_early_acknowledgement_resends_nothing(follower: Follower) -> None:
     log = follower.replica.log
     log._SyncObj__raftElectionDeadline = 0.0
     follower.replica.tick()
@@ -449,13 +451,11 @@ def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Fo
 
     sent = [entry for message in answers for entry in message["entries"]]
     assert follower.applied == ("a",)
-    assert sent == [], "b and c are under way"
+    assert sent == [], "b and c are in flight"
 
 
-def test_who_stood_still_waits_for_a_leader_anew_a_few_times_until_it_hears_of_one(
-    follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the library's clock, which NTP does not bend: found at 0.14 s of the other after half a day."""
+def test_stalled_node_defers_candidacy(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the library's clock, which NTP does not adjust. Found: 0.14 s of difference in half a day."""
     log, began_s, ahead_s = follower.replica.log, time.monotonic(), 10_000.0
 
     def at(now_s: float) -> None:
@@ -471,7 +471,7 @@ def test_who_stood_still_waits_for_a_leader_anew_a_few_times_until_it_hears_of_o
     assert [stands_after_s(100.0 * number + 20) for number in range(1, 8)] == [2, 3, 4, 5, 6, 6, 6]
     at(0)
     follower.append((1, 0), term=1, commit=1)
-    assert stands_after_s(-1000) == 0, "no sooner than it would have"
+    assert stands_after_s(-1000) == 0, "not earlier than without the pause"
     assert stands_after_s(720) == 8
 
 
@@ -485,8 +485,8 @@ def test_half_a_heartbeat_of_rest_is_no_standing_still(follower: Follower) -> No
     assert log._SyncObj__raftElectionDeadline > 0.0
 
 
-def test_who_stood_still_in_the_middle_of_a_tick_does_not_stand_in_it(follower: Follower) -> None:
-    """Found by followers that were stopped for a moment: one in 150 times, right there."""
+def test_node_stalled_within_a_tick_is_no_candidate_in_it(follower: Follower) -> None:
+    """Found with followers that were paused for a moment: one in 150 pauses hit this point."""
     log, now_s = follower.replica.log, time.monotonic()
     log._SyncObj__raftElectionDeadline = 0.0
     log.begin_tick(now_s - 1.0)
@@ -499,12 +499,12 @@ def test_who_stood_still_in_the_middle_of_a_tick_does_not_stand_in_it(follower: 
     assert log.role == "candidate"
 
 
-def test_it_is_settled_where_all_is_applied_and_an_election_is_due_unless_it_is_heard_of(
+def test_settled_when_log_applied(
     follower: Follower,
 ) -> None:
     log = follower.replica.log
     follower.append((1, 0), ("a", 2, 1), term=1, commit=1)
-    assert not log.is_settled, "it is not committed"
+    assert not log.is_settled, "the entry is not committed"
     follower.append((2, 1), term=1, commit=2)
     assert (follower.applied, log.is_settled) == (("a",), True)
     assert 0 < log.due_in_s <= 100
@@ -514,7 +514,7 @@ def test_it_is_settled_where_all_is_applied_and_an_election_is_due_unless_it_is_
     assert (log.role, log.is_settled) == ("candidate", False)
 
 
-def test_a_leader_has_a_heartbeat_due_and_is_settled_once_its_entries_are_committed(
+def test_leader_is_settled_once_its_entries_are_committed(
     follower: Follower,
 ) -> None:
     log = follower.replica.log
@@ -530,7 +530,7 @@ def test_a_leader_has_a_heartbeat_due_and_is_settled_once_its_entries_are_commit
     assert not log.is_settled
 
 
-# Nothing that was received or read is ever unpickled.
+# Received or read data is never unpickled.
 
 
 class Bomb:
@@ -550,9 +550,7 @@ def test_a_pickle_in_a_command_is_plain_bytes(tmp_path: Path, follower: Follower
 
 
 @pytest.mark.parametrize("kind", [b"\x02", b"\x03"])
-def test_commands_that_the_library_would_unpickle_are_refused_and_in_a_journal_ignored(
-    tmp_path: Path, follower: Follower, kind: bytes
-) -> None:
+def test_pickled_commands_are_refused_or_ignored(tmp_path: Path, follower: Follower, kind: bytes) -> None:
     command = kind + pickle.dumps(Bomb(tmp_path / "exploded"))
     append = {**APPEND, "term": 1, "prevLogIdx": 1, "prevLogTerm": 0, "entries": [(command, 2, 1)]}
     assert follower.receive(**append) == []
@@ -602,7 +600,7 @@ STATEMENT = {"type": "rejoin_answer", "reset": "", "last_log_index": 8, "leads":
 class TestDistrust:
     @pytest.fixture
     def judge(self, harness: Harness, tmp_path: Path) -> Harness:
-        """p1, which has heard of p2's journal and of another one of p2's since."""
+        """p1, which has a standing of p2, and then one of another journal of p2."""
         memory = VoterMemory(tmp_path / "peers", ["p2", "p3"])
         assert memory.judge("p2", KNOWN) == ""
         harness.transport.remember(lambda: OWN, memory)
@@ -611,9 +609,9 @@ class TestDistrust:
         harness.transport.flush(lambda: None)
         return harness
 
-    def test_voter_that_has_forgotten_is_told_so_once(self, judge: Harness) -> None:
+    def test_forgetful_voter_gets_one_notice(self, judge: Harness) -> None:
         notice = {"type": "distrusted", "journal_id": "2222222222", "starts": 1, "life": "new"}
-        assert [said for said in judge.sent if said[1]["type"] == "distrusted"] == [("p2", notice)]
+        assert [each for each in judge.sent if each[1]["type"] == "distrusted"] == [("p2", notice)]
         judge.sent.clear()
         judge.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
         judge.transport.flush(lambda: None)
@@ -622,7 +620,7 @@ class TestDistrust:
         judge.transport.link_up("p2")
         judge.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
         judge.transport.flush(lambda: None)
-        assert ("p2", notice) in judge.sent, "the first may have been lost with the link"
+        assert ("p2", notice) in judge.sent, "the first notice may have been lost with the link"
 
     @pytest.mark.parametrize(
         "message",
@@ -638,7 +636,7 @@ class TestDistrust:
         assert judge.receive("p3", **message, standing=KNOWN.pack()) != []
 
     def test_its_candidacy_says_its_term_alone(self, judge: Harness) -> None:
-        """Nobody votes for a log that ends before any other; who leads learns that there is a newer term."""
+        """No voter votes for an empty log, but the leader learns the newer term."""
         candidacy = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
         (got,) = judge.receive("p2", **candidacy, standing=NEW.pack())
         assert got == {**candidacy, "last_log_index": 0, "last_log_term": 0}
@@ -647,32 +645,32 @@ class TestDistrust:
         (got,) = judge.receive("p2", **REPLY, standing=NEW.pack())
         assert got == {**REPLY, "success": False, "reset": True}
 
-    def test_it_is_no_part_of_a_quorum(self, judge: Harness) -> None:
+    def test_distrusted_voter_is_no_part_of_a_quorum(self, judge: Harness) -> None:
         assert judge.transport.linked_voters == 1
 
-    def test_it_counts_again_once_it_has_caught_up(self, judge: Harness) -> None:
+    def test_distrusted_voter_counts_again_once_caught_up(self, judge: Harness) -> None:
         vote = {"type": "response_vote", "term": 3}
         assert judge.receive("p2", **vote, standing=CAUGHT_UP.pack()) == [vote]
         assert judge.transport.distrusted == frozenset()
 
     def test_voter_of_an_earlier_release_counts(self, judge: Harness) -> None:
-        """It says nothing of its journal; it is sent nothing that it cannot read."""
+        """The peer sends no standing, and gets no message that it cannot read."""
         vote = {"type": "response_vote", "term": 3}
         assert judge.receive("p2", **vote) == [vote]
         judge.sent.clear()
         judge.transport.flush(lambda: None)
-        assert not any(said["type"] == "distrusted" for _, said in judge.sent)
+        assert not any(each["type"] == "distrusted" for _, each in judge.sent)
 
-    def test_what_it_says_to_a_reset_voter_is_that_of_one_that_forgot(self, judge: Harness) -> None:
-        judge.transport.forgot("one")
+    def test_answer_of_distrusted_voter_counts_as_rejoining(self, judge: Harness) -> None:
+        judge.transport.begin_rejoin("one")
         assert judge.transport.rejoin is not None
         judge.receive("p2", **{**STATEMENT, "reset": "one"}, term=9, standing=NEW.pack())
-        assert judge.transport.rejoin.waits_for == {"p2", "p3"}
+        assert not judge.transport.rejoin._terms
 
     def test_restart_of_an_own_replica_judges_again_by_any_message(
         self, harness: Harness, tmp_path: Path
     ) -> None:
-        """The peer does not know of it, and says nothing more of its journal than with what it sends."""
+        """The peer does not know of the restart, and states its journal only in its regular messages."""
         memory = VoterMemory(tmp_path / "peers", ["p2", "p3"])
         memory.judge("p2", KNOWN)
         harness.transport.remember(lambda: OWN, memory)
@@ -695,32 +693,32 @@ class TestDistrust:
         assert judge.transport.dropped == 1
 
     def test_voter_that_rejoins_already_takes_no_notice(self, judge: Harness) -> None:
-        judge.transport.forgot("one")
+        judge.transport.begin_rejoin("one")
         judge.receive("p3", type="distrusted", journal_id="1111111111", starts=4, life="own")
         assert judge.transport.distrusted_by is None
 
     def test_standing_is_said_to_each_voter_once_and_when_it_changes(self, harness: Harness) -> None:
-        said = [OWN]
-        harness.transport.remember(lambda: said[0], None)
+        standings = [OWN]
+        harness.transport.remember(lambda: standings[0], None)
         harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
         harness.transport.flush(lambda: None)
         vote = {"type": "response_vote", "term": 3, "standing": OWN.pack()}
         statement = {**STATEMENT, "term": 3, "standing": OWN.pack()}
         assert harness.sent == [("p2", vote), ("p3", statement)]
         harness.transport.flush(lambda: None)
-        assert len(harness.sent) == 2, "an idle fleet wakes nobody"
-        said[0] = replace(OWN, last_index=9)
+        assert len(harness.sent) == 2, "an idle fleet sends nothing"
+        standings[0] = replace(OWN, last_index=9)
         harness.transport.flush(lambda: None)
         assert [peer for peer, _ in harness.sent[2:]] == ["p2", "p3"]
 
-    def test_observers_are_told_nothing_of_a_journal(self, harness: Harness) -> None:
+    def test_observer_gets_no_standing(self, harness: Harness) -> None:
         harness.transport.remember(lambda: OWN, None)
         harness.transport.send(Node("p4"), dict(APPEND))
         harness.transport.flush(lambda: None)
         assert [message for peer, message in harness.sent if peer == "p4" and "standing" in message] == []
 
     def test_previous_release_reads_all_that_it_is_sent(self) -> None:
-        """And leaves out what it does not know; a ``distrusted`` is for those that have said a standing."""
+        """The previous release ignores the standing. ``distrusted`` goes only to voters with a standing."""
         messages = [
             {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8},
             {"type": "response_vote", "term": 3},
@@ -729,7 +727,7 @@ class TestDistrust:
             REPLY,
             {**STATEMENT, "term": 3},
         ]
-        assert {str(each["type"]) for each in messages} == WITH_STANDING
+        assert {str(each["type"]) for each in messages} == KINDS_WITH_STANDING
         sent = [encode_message({**message, "standing": OWN.pack()}) for message in messages]
         program = """
 import sys, msgpack
@@ -759,7 +757,7 @@ sys.stdout.buffer.write(msgpack.packb(read))
         follower.sent.clear()
         with pytest.raises(JournalForgot, match="p2 remembers more"):
             follower.replica.tick()
-        assert follower.sent == [], "no vote leaves after that"
+        assert follower.sent == [], "no vote is sent after that"
         follower.replica.close()
         assert read_mark(tmp_path / "raft")
         again = Follower(tmp_path / "raft")

@@ -60,7 +60,7 @@ SPEC = ChildSpec(
 )
 
 
-def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
+def test_spec_is_read_back_from_its_descriptor() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(SPEC.encode())
         file.flush()
@@ -69,8 +69,8 @@ def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
     assert SPEC.member == MEMBER
 
 
-def test_child_of_a_previous_supervisor_uses_the_files_that_are_there() -> None:
-    """A supervisor of 0.2.0 starts a child after an upgrade on disk: it has moved no file."""
+def test_child_of_previous_supervisor_uses_existing_files() -> None:
+    """A supervisor of 0.2.0 starts a child after an upgrade on disk, before any file is moved."""
     told = json.loads(SPEC.encode())
     assert told.pop("private_dir") is None
     spec = ChildSpec.decode(json.dumps(told).encode())
@@ -81,7 +81,7 @@ def test_child_of_a_previous_supervisor_uses_the_files_that_are_there() -> None:
     assert spec.control_socket == MEMBER.control_socket
 
 
-async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> None:
+async def test_heart_answers_each_ping_and_ignores_a_full_pipe() -> None:
     reading, writing = os.pipe()
     lifeline, asking = os.pipe()
     os.set_blocking(writing, False)
@@ -91,7 +91,7 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
     loop, failures = asyncio.get_running_loop(), list[dict[str, object]]()
     loop.set_exception_handler(lambda _, context: failures.append(context))
     heart = process.Heart(writing, lifeline)
-    await asyncio.sleep(0)  # its first byte finds no room
+    await asyncio.sleep(0)  # the first heartbeat finds a full pipe
     os.set_blocking(reading, False)
 
     def heard() -> bytes:
@@ -105,8 +105,8 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
         os.write(asking, b"?")
         await eventually(lambda: heard() == b".", "an answer")
     heart.stop()
-    assert os.read(reading, 1) == b""  # by which the supervisor knows that no more is to come
-    os.write(asking, b"?")  # as it may have done before it read that
+    assert os.read(reading, 1) == b""  # the supervisor sees the end of the heartbeats
+    os.write(asking, b"?")  # the supervisor may ping before it sees the end
     await eventually(lambda: not select.select([lifeline], [], [], 0)[0], "it is read")
     assert not failures
     loop.remove_reader(lifeline)
@@ -144,7 +144,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_child_exits_when_the_supervisors_end_of_the_lifeline_closes(stopped: bool) -> None:
+def test_child_exits_when_the_lifeline_closes(stopped: bool) -> None:
     lifeline, ours = os.pipe()
     reading, heartbeat = os.pipe()
     program = CHILD.format(lifeline=lifeline, heartbeat=heartbeat, stopped=stopped, parent=0)
@@ -190,7 +190,7 @@ def test_child_dies_with_its_parent() -> None:
     os.close(grandchild)
 
 
-def test_what_is_loaded_is_not_looked_through_again() -> None:
+def test_loaded_objects_are_not_scanned_again() -> None:
     script = (
         "import gc; from fleet.runtime import child; from fleet.proxy import worker; child.freeze_garbage(); "
         "print(gc.get_freeze_count(), len(gc.get_objects()))"
@@ -201,7 +201,7 @@ def test_what_is_loaded_is_not_looked_through_again() -> None:
     assert left < 100
 
 
-def test_what_is_freed_is_kept_for_the_next_read() -> None:
+def test_freed_memory_is_kept_for_the_next_read() -> None:
     code = (
         "import resource; from fleet.runtime import child; child.keep_freed_memory(); "
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "
@@ -224,7 +224,7 @@ def secret_in(variable: str) -> Secret:
 
 
 SECRET_VARIABLES = ("FLEET_READ_TOKEN", "LC_WRITE_TOKEN", "MALLOC_PASSWORD", "PYTHON_TRACES", "LOGNAME")
-"""Some of them have names that a worker would be given if they held no secret."""
+"""Some of these names would be passed to a worker if they contained no secret."""
 WITH_SECRETS = replace(
     SETTINGS,
     admin=AdminSettings(tokens=TokenSettings(*map(secret_in, SECRET_VARIABLES[:2]))),

@@ -1,4 +1,4 @@
-"""The wall clock may jump: it names moments for people, and nothing is decided by it.
+"""The wall clock may jump: it only labels moments for people, and no decision depends on it.
 
 What comes of a jump in a fleet is looked at in `tests/chaos/test_clock_jump.py`.
 """
@@ -30,7 +30,7 @@ ALLOWED = {
     "runtime/supervisor.py": "the number of a life, which grows whatever the clock says",
 }
 TOOLS = "drills/"
-"""Not part of a member."""
+"""Modules that are not part of a member."""
 
 
 def test_the_wall_clock_is_read_where_it_does_no_harm() -> None:

@@ -1,4 +1,4 @@
-"""A member's data directory: who may own and write what in it, its locks, and the way from 0.2.0 and back."""
+"""The data directory of a member: owners and modes, locks, and upgrades from 0.2.0 and back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORMER: Final[Mapping[str, bytes]] = {
     "raft/journal": b"entries",
     "raft/snapshot": b"state",
 }
-"""Files of a member of release 0.2.0, with what is in them."""
+"""Files of a member of release 0.2.0, with their content."""
 LINKS: Final = ("raft", "incarnation", "directory.json", "events.sqlite")
 STRANGER: Final = 4242
 NOBODY: Final = 65534
@@ -60,7 +60,7 @@ def member(settings: Settings) -> MemberSettings:
 
 
 def start(member: MemberSettings) -> None:
-    """What a start and a stop do to the data directory."""
+    """Start and stop, as far as they concern the data directory."""
     data_dir.acquire(member).close()
 
 
@@ -143,24 +143,24 @@ def test_data_dir_others_may_write_to_is_refused(member: MemberSettings, mode: i
     if rule is None:
         start(member)
         assert mode_of(member.private_dir) & 0o777 == 0o700
-        assert mode_of(member.data_dir) == mode, "it is the operator's"
+        assert mode_of(member.data_dir) == mode, "the operator owns its mode"
         return
-    said = refusal(member)
-    assert rule in said
-    assert f"run: chmod go-w {member.data_dir}, or use a folder below it" in said
-    assert list(member.data_dir.iterdir()) == [], "nothing is made there"
+    error_text = refusal(member)
+    assert rule in error_text
+    assert f"run: chmod go-w {member.data_dir}, or configure a folder below it" in error_text
+    assert list(member.data_dir.iterdir()) == [], "nothing is created there"
 
 
 @pytest.mark.parametrize("files", [{"raft/journal": b"entries"}, {"member/raft/journal": b"entries"}])
 def test_no_new_folder_is_advised_where_there_is_a_journal(
     member: MemberSettings, files: Mapping[str, bytes]
 ) -> None:
-    """Who followed it would have a voter begin with an empty journal next to its own."""
+    """Otherwise a voter would start with an empty journal next to its own."""
     fill(member.data_dir, files)
     member.data_dir.chmod(0o777)
-    said = refusal(member)
-    assert "or use a folder below it" not in said
-    assert "move there what there is of member, raft, incarnation, directory.json, events.sqlite" in said
+    error_text = refusal(member)
+    assert "or configure a folder below it" not in error_text
+    assert "move to it those of member, raft, incarnation, directory.json, events.sqlite" in error_text
 
 
 def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSettings) -> None:
@@ -184,30 +184,30 @@ def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSet
         (0o2777, STRANGER, "chmod o-w /volume"),
     ],
 )
-def test_advice_for_a_folder_of_root_leaves_the_member_a_way_to_write(
-    mode: int, group: int, fix: str
-) -> None:
-    """Of k3s' and kind's volumes, and of an ``emptyDir`` with ``fsGroup``: no pod can change these itself."""
+def test_fix_for_a_folder_of_root_keeps_it_writable(mode: int, group: int, fix: str) -> None:
+    """As volumes of k3s and kind, and an ``emptyDir`` with ``fsGroup``: pods cannot change their modes."""
     info = os.stat_result((stat.S_IFDIR | mode, 1, 1, 2, 0, group, 0, 0, 0, 0))
-    with pytest.raises(data_dir._Refused) as caught:
+    with pytest.raises(data_dir._Refusal) as caught:
         data_dir.check_root(Path("/volume"), info, User(STRANGER, frozenset({STRANGER})))
-    assert f"run as root: {fix}, or use a folder below it" in str(caught.value)
+    assert f"run as root: {fix}, or configure a folder below it" in str(caught.value)
 
 
 def test_group_of_a_volume_is_accepted_for_its_members_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     info, uid = tmp_path.stat(), os.geteuid()
     assert data_dir.check_root(tmp_path, info, User(uid, frozenset({info.st_gid}))) == info.st_gid
-    with pytest.raises(data_dir._Refused, match=f"group {info.st_gid} may write there"):
+    with pytest.raises(data_dir._Refusal, match=f"group {info.st_gid} may write there"):
         data_dir.check_root(tmp_path, info, User(uid, frozenset({info.st_gid + 1})))
 
 
 def test_path_of_another_user_is_refused_and_both_are_named(tmp_path: Path) -> None:
     info, stranger = tmp_path.stat(), User(STRANGER, frozenset())
-    with pytest.raises(data_dir._Refused) as caught:
+    with pytest.raises(data_dir._Refusal) as caught:
         data_dir.check_entry(tmp_path, info, stranger, None)
     owner = data_dir._user_name(os.geteuid())
-    assert f"belongs to user {owner}, and this process runs as {STRANGER}" in str(caught.value)
+    assert f"belongs to user {owner}, but must belong to {STRANGER}, the user of this process" in str(
+        caught.value
+    )
     assert f"run this as {owner}, or run: chown -R {STRANGER} {tmp_path}" in str(caught.value)
 
 
@@ -217,9 +217,9 @@ def test_anything_of_another_user_is_refused(member: MemberSettings, name: str) 
     start(member)
     fill(member.private_dir)
     os.chown(member.data_dir / name, STRANGER, STRANGER)
-    said = refusal(member)
-    assert f"{member.data_dir / name} belongs to user {STRANGER}" in said
-    assert f"chown -R root {member.data_dir / name}" in said
+    error_text = refusal(member)
+    assert f"{member.data_dir / name} belongs to user {STRANGER}" in error_text
+    assert f"chown -R root {member.data_dir / name}" in error_text
 
 
 @as_root
@@ -232,7 +232,7 @@ def test_former_file_of_another_user_is_not_moved(member: MemberSettings, name: 
 
 
 def run_as(uid: int, gid: int, groups: list[int], action: Callable[[], None]) -> int:
-    """Do something in a child that is another user; its exit code, which is 0 unless the action raises."""
+    """Run an action as another user, in a child. Returns its exit code: 0 unless the action raises."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -251,23 +251,23 @@ def run_as(uid: int, gid: int, groups: list[int], action: Callable[[], None]) ->
 
 @as_root
 def test_root_of_a_volume_is_used_by_the_user_of_a_pod() -> None:
-    """As kubelet leaves it: root's, with the pod's group; all below is the member's."""
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own may be entered by root alone
+    """As left by kubelet: owned by root, with the group of the pod; the content is owned by the member."""
+    with tempfile.TemporaryDirectory() as folder:  # only root may enter pytest's folder
         os.chmod(folder, 0o755)
         member = configured(Path(folder)).member("p1")
         member.data_dir.mkdir()
         os.chown(member.data_dir, 0, STRANGER)
         member.data_dir.chmod(0o2775)
-        assert run_as(STRANGER, NOBODY, [], lambda: start(member)) == 1, "not of the group"
+        assert run_as(STRANGER, NOBODY, [], lambda: start(member)) == 1, "not in the group"
         assert run_as(STRANGER, NOBODY, [STRANGER], lambda: start(member)) == 0
         info = member.private_dir.stat()
         assert (info.st_uid, info.st_mode & 0o777) == (STRANGER, 0o700)
 
 
-def test_permissions_that_kubelet_gives_to_the_group_are_taken_away(
+def test_group_permissions_of_kubelet_are_removed(
     member: MemberSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With ``fsGroupChangePolicy: Always`` each mount gives the group all that the owner may do."""
+    """With ``fsGroupChangePolicy: Always`` each mount gives the group all permissions of the owner."""
     start(member)
     fill(member.private_dir)
     for path in (member.data_dir, *member.data_dir.rglob("*")):
@@ -276,7 +276,7 @@ def test_permissions_that_kubelet_gives_to_the_group_are_taken_away(
     start(member)
     for path in (member.private_dir, *member.private_dir.rglob("*"), member.data_dir / "lock"):
         assert mode_of(path) & 0o077 == 0, path
-    assert "other users had access to" in caplog.text
+    assert "removed access of other users" in caplog.text
 
 
 def test_read_permission_of_others_is_taken_away(member: MemberSettings) -> None:
@@ -297,7 +297,7 @@ def test_anything_that_others_may_write_is_refused(member: MemberSettings, name:
     path = member.private_dir / name
     path.chmod(mode_of(path) | mode)
     assert f"{path} has mode " in refusal(member)
-    assert mode_of(path) & mode, "a person is to look at what was written there"
+    assert mode_of(path) & mode, "an operator must inspect the content"
 
 
 @pytest.mark.parametrize("name", ["member", "member/raft", "member/raft/journal", "member/directory.json"])
@@ -340,7 +340,7 @@ def write_mark_of_reset(folder: Path) -> None:
         (f"{ipc.DIRECTORY_FILE}.{os.getpid()}.tmp", write_directory),
         (f"{MARK}.new", write_mark_of_reset),
     ],
-    # Not by name: the workers of a run in parallel must collect the same ids.
+    # Not by name, because the workers of a parallel run must collect the same ids.
     ids=["incarnation", "directory", "mark"],
 )
 def test_no_write_follows_a_symlink(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
@@ -386,7 +386,7 @@ def test_lock_outlives_a_process_whose_child_has_it(member: MemberSettings) -> N
 
 
 def assert_migrated(member: MemberSettings, files: Mapping[str, bytes] = FORMER) -> None:
-    """Every file is in the private folder, and is found through the data directory, too."""
+    """Every file is in the private folder, and can also be found through the data directory."""
     for name, content in files.items():
         assert (member.private_dir / name).read_bytes() == content
         assert (member.data_dir / name).read_bytes() == content
@@ -396,7 +396,7 @@ def assert_migrated(member: MemberSettings, files: Mapping[str, bytes] = FORMER)
 
 
 class _Interrupted(BaseException):
-    """As a kill does: no ``except`` of the subject sees it."""
+    """Ends the process as a kill does: no ``except`` of the subject handles it."""
 
 
 CALLS: Final = ("mkdir", "rename", "symlink", "unlink", "fsync", "fchmod", "ftruncate")
@@ -404,7 +404,7 @@ CALLS: Final = ("mkdir", "rename", "symlink", "unlink", "fsync", "fchmod", "ftru
 
 @contextmanager
 def interrupted(after: int) -> Iterator[Callable[[], bool]]:
-    """End the subject in place of its next call that changes something, once it has made some."""
+    """End the subject instead of its next modifying call, after a number of such calls."""
     made, ended = 0, False
 
     def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -446,7 +446,7 @@ def test_migration_goes_on_wherever_it_was_interrupted(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Runs ``fleet journal`` of release 0.2.0, and reads what it says."""
+    """Runs ``fleet journal`` of release 0.2.0, and parses its output."""
     folder = tmp_path_factory.mktemp("release")
     (wheel,) = (ROOT / "tests" / "releases").glob("*-0.2.0-*.whl")
     with ZipFile(wheel) as packed:
@@ -458,8 +458,8 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
         done = subprocess.run(
             [*command, "--json"], cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+        error_text: dict[str, Any] = json.loads(done.stdout)
+        return error_text
 
     return run
 
@@ -489,7 +489,7 @@ def test_previous_release_finds_and_changes_the_same_journal(
 
     assert previous("reset", tmp_path / "fleet.yaml")["survey"]["rejoining"] is True
     start(member)
-    assert journal_files.check(settings, "p1").survey.rejoining, "the mark is where this release looks for it"
+    assert journal_files.check(settings, "p1").survey.rejoining, "this release finds the mark"
 
 
 def test_previous_release_starts_a_fresh_folder_of_this_one(
@@ -525,7 +525,7 @@ def test_copy_made_through_the_links_is_set_aside(member: MemberSettings, tmp_pa
 
 @pytest.mark.parametrize("name", ["events.sqlite", "events.sqlite-journal"])
 def test_copy_of_the_events_replaces_no_newer_ones(member: MemberSettings, name: str) -> None:
-    """Nor does SQLite roll the newer ones back by an older journal."""
+    """SQLite does not roll back newer events with an older journal."""
     fill(member.data_dir)
     start(member)
     if name == "events.sqlite":
@@ -540,23 +540,25 @@ def test_copy_of_the_events_replaces_no_newer_ones(member: MemberSettings, name:
 
 
 @pytest.mark.parametrize("lost", ["member", "member/raft"])
-def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
+def test_voter_with_lost_journal_requires_a_mark(
     settings: Settings, member: MemberSettings, lost: str
 ) -> None:
     some_entries(member.data_dir / "raft", last=3)
     start(member)
     shutil.copytree(member.data_dir / lost, member.data_dir / "backup", symlinks=True)
     shutil.rmtree(member.data_dir / lost)
-    said = refusal(member)
-    assert f"{member.data_dir / 'raft'} leads to {member.private_dir / 'raft'}, and that is missing" in said
-    assert "run `fleet journal reset`" in said
+    error_text = refusal(member)
+    assert (
+        f"{member.data_dir / 'raft'} links to {member.private_dir / 'raft'}, which is missing" in error_text
+    )
+    assert "run `fleet journal reset`" in error_text
     found = journal_files.check(settings, "p1")
     assert (found.survey.verdict, found.advice) == (
         "corrupt",
         "Stop the member, and run `fleet journal reset`.",
     )
-    assert "that is missing" in found.survey.refusal
-    with pytest.raises(StartError, match="that is missing"):
+    assert "is missing" in found.survey.refusal
+    with pytest.raises(StartError, match="which is missing"):
         journal_files.repair(settings, "p1")
 
     shutil.rmtree(member.data_dir / lost, ignore_errors=True)
@@ -577,7 +579,7 @@ def test_lost_journal_is_reset(settings: Settings, member: MemberSettings, start
     assert os.readlink(member.data_dir / "raft") == "member/raft"
 
 
-def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
+def test_failed_reset_leaves_no_empty_journal(
     settings: Settings, member: MemberSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(member.data_dir)
@@ -591,7 +593,7 @@ def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
         full.setattr(survey, "write_mark", write)
         with pytest.raises(JournalError, match="No space left"):
             journal_files.reset(settings, "p1", start_over=False)
-    assert "that is missing" in refusal(member)
+    assert "which is missing" in refusal(member)
     assert journal_files.reset(settings, "p1", start_over=False).survey.rejoining
 
 
@@ -600,22 +602,23 @@ def test_two_journals_that_differ_are_refused(member: MemberSettings) -> None:
     start(member)
     (member.data_dir / "raft").unlink()
     fill(member.data_dir, {"raft/journal": b"other entries", "raft/snapshot": b"state"})
-    said = refusal(member)
-    assert f"{member.data_dir / 'raft'} and {member.private_dir / 'raft'} both hold Raft's files" in said
+    error_text = refusal(member)
+    assert (
+        f"{member.data_dir / 'raft'} and {member.private_dir / 'raft'} both contain Raft's files"
+        in error_text
+    )
     assert (member.private_dir / "raft" / "journal").read_bytes() == FORMER["raft/journal"]
     assert (member.data_dir / "raft" / "journal").read_bytes() == b"other entries"
 
 
-def test_raft_folder_that_the_operator_has_linked_elsewhere_is_refused(
-    member: MemberSettings, tmp_path: Path
-) -> None:
-    """Were the link taken for one of this release's, a voter would begin with an empty journal."""
+def test_raft_folder_linked_elsewhere_is_refused(member: MemberSettings, tmp_path: Path) -> None:
+    """If it were taken for a link of this release, a voter would start with an empty journal."""
     fill(tmp_path / "disk", {"journal": b"entries"})
     member.data_dir.mkdir()
     (member.data_dir / "raft").symlink_to(tmp_path / "disk")
-    said = refusal(member)
-    assert f"{member.data_dir / 'raft'} is a symbolic link" in said
-    assert f"put what it leads to at {member.private_dir / 'raft'}, or mount it there" in said
+    error_text = refusal(member)
+    assert f"{member.data_dir / 'raft'} is a symbolic link" in error_text
+    assert f"move its target to {member.private_dir / 'raft'}, or mount it there" in error_text
 
 
 @pytest.mark.parametrize("number", [errno.EBUSY, errno.EXDEV])
@@ -628,8 +631,8 @@ def test_raft_folder_on_its_own_file_system_is_refused(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "rename", rename)
-    said = refusal(member)
-    assert f"{member.data_dir / 'raft'} is on a file system of its own; mount that at " in said
+    error_text = refusal(member)
+    assert f"{member.data_dir / 'raft'} is on a separate file system; mount it at " in error_text
 
 
 def test_journal_is_checked_where_it_is(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""fleet/runtime/ephemeral_ports.py: which listening ports an outgoing connection may have first."""
+"""fleet/runtime/ephemeral_ports.py: listening ports that an outgoing connection may take first."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_trouble_names_ports_range_and_fix() -> None:
     )
     whole = port_trouble((40000,), EphemeralPorts(1024, 65535))
     assert whole is not None
-    assert "below" not in whole.fix, "there are none but privileged ones"
+    assert "below" not in whole.fix, "only privileged ports are below"
 
 
 def test_ports_of_a_member_are_all_that_it_listens_on() -> None:

@@ -1,4 +1,4 @@
-"""Lives of a member are numbered upwards, whatever the wall clock does between them."""
+"""The incarnation of a member always grows, for any change of the wall clock."""
 
 import os
 import resource
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fleet.runtime.incarnation import FILE, next_incarnation
+from fleet.runtime.incarnation import INCARNATION_FILE, next_incarnation
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_790_000_000_000
 
 
-def test_it_is_the_time_at_first(tmp_path: Path) -> None:
+def test_first_incarnation_is_the_time(tmp_path: Path) -> None:
     assert next_incarnation(tmp_path, NOW_MS) == NOW_MS
 
 
-def test_it_grows_while_the_clock_is_behind(tmp_path: Path) -> None:
+def test_incarnation_grows_while_the_clock_is_behind(tmp_path: Path) -> None:
     """Found: a member that came back with its clock set back had a lesser number. Peers that had not noticed
     the end of its former connection refused it ("it runs twice") until that had been silent for 5 s.
     """
@@ -29,13 +29,13 @@ def test_it_grows_while_the_clock_is_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a number", b"\xff\xfe"])
 def test_a_damaged_file_is_no_reason_not_to_start(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    (tmp_path / INCARNATION_FILE).write_bytes(content)
     assert next_incarnation(tmp_path, NOW_MS) == NOW_MS
     assert next_incarnation(tmp_path, NOW_MS - 1) == NOW_MS + 1
 
 
 def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / FILE).write_text(str(NOW_MS + 5))
+    (tmp_path / INCARNATION_FILE).write_text(str(NOW_MS + 5))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
@@ -45,4 +45,4 @@ def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, caplog: pytest.Lo
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert "cannot be written" in caplog.text
-    assert os.path.exists(tmp_path / FILE)
+    assert os.path.exists(tmp_path / INCARNATION_FILE)

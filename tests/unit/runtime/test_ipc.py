@@ -78,12 +78,12 @@ def test_message_is_one_line_and_comes_back_equal(message: Message) -> None:
 @pytest.mark.parametrize(
     "line", [b"\n", b"{}\n", b'{"kind":"else"}\n', b'{"kind":"hello","worker":"x","pid":1}\n']
 )
-def test_what_is_no_message_is_refused(line: bytes) -> None:
+def test_invalid_message_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
         ipc.decode(line)
 
 
-def test_directory_file_comes_back_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_directory_file_is_read_back_without_leftovers(tmp_path: Path) -> None:
     path = tmp_path / ipc.DIRECTORY_FILE
     assert ipc.read_directory(path) is None
     ipc.write_directory(path, Directory())
@@ -111,8 +111,8 @@ def test_a_directory_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -
     assert [each.name for each in tmp_path.iterdir()] == [ipc.DIRECTORY_FILE]
 
 
-def test_control_of_the_previous_release_skips_that_brokers_are_waited_for() -> None:
-    """Its supervisor may start a worker of this release. Found: it hung up at an unknown message."""
+def test_previous_control_ignores_awaited_brokers() -> None:
+    """A supervisor of 0.2.0 may start a worker of this release. Found: control hung up at a new message."""
     sent = ipc._MESSAGE.dump_json(BrokersSeenMessage((), wanted=(4, 2)))
     read = "ipc._MESSAGE.validate_json(sys.stdin.buffer.read())"
     program = f"import sys; from fleet.runtime import ipc; print({read})"

@@ -1,4 +1,4 @@
-"""Whose failure it is that a connection cannot be made: this member's own, or that of whoever is dialled."""
+"""Failures of outgoing connections: caused by this member, or by the peer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fleet.runtime.outbound import (
     Addresses,
     LocalFailure,
     Resolver,
-    _by_turns,
+    _interleave,
     connect,
-    is_peers_doing,
+    is_peer_failure,
 )
 
 LIMIT_S = 30.0
@@ -34,13 +34,13 @@ def tcp(*addresses: tuple[str, int]) -> Addresses:
 
 
 @pytest.mark.parametrize("number", sorted(errno.errorcode), ids=lambda number: errno.errorcode[number])
-def test_a_refusal_and_a_reset_are_the_peers_doing_and_nothing_else_is(number: int) -> None:
-    assert is_peers_doing(OSError(number, os.strerror(number))) == (number in PEERS_DOING)
+def test_only_refusal_and_reset_are_peer_failures(number: int) -> None:
+    assert is_peer_failure(OSError(number, os.strerror(number))) == (number in PEERS_DOING)
 
 
 def test_an_answer_that_is_wrong_or_cut_off_is_the_peers_doing() -> None:
-    assert is_peers_doing(ssl.SSLError("wrong version number"))
-    assert is_peers_doing(asyncio.IncompleteReadError(b"", 4))
+    assert is_peer_failure(ssl.SSLError("wrong version number"))
+    assert is_peer_failure(asyncio.IncompleteReadError(b"", 4))
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,16 @@ def test_an_answer_that_is_wrong_or_cut_off_is_the_peers_doing() -> None:
     ids=repr,
 )
 def test_a_name_and_memory_that_are_missing_are_not(error: Exception) -> None:
-    assert not is_peers_doing(error)
+    assert not is_peer_failure(error)
 
 
-def test_families_take_turns_and_the_first_address_stays_the_first() -> None:
+def test_families_alternate_after_the_first_address() -> None:
     def of(family: socket.AddressFamily, number: int) -> Address:
         return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", number)
 
     six, four = socket.AF_INET6, socket.AF_INET
     given = [of(six, 1), of(six, 2), of(six, 3), of(four, 4), of(four, 5)]
-    assert [each[4][1] for each in _by_turns(given)] == [1, 4, 2, 5, 3]
+    assert [each[4][1] for each in _interleave(given)] == [1, 4, 2, 5, 3]
 
 
 async def test_a_name_without_an_address_is_a_failure_of_ones_own() -> None:
@@ -82,20 +82,20 @@ async def test_an_address_is_its_own_name() -> None:
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".example", "real\ufffdbroker"])
 async def test_a_name_that_nobody_knows_is_a_failure_of_ones_own(host: str) -> None:
-    """A peer whose name is gone may be well: others may still know it."""
+    """A peer whose name was removed may be healthy: other members may still know the name."""
     with pytest.raises(LocalFailure, match=f"no address for {host}"):
         await Resolver().find(Endpoint(host, 1), LIMIT_S)
 
 
 @pytest.mark.parametrize("port", [70_000, 2**31 - 1, -1])
 async def test_a_port_that_cannot_be_is_no_other_port(port: int) -> None:
-    """glibc takes 65535 for all that is above."""
-    with pytest.raises(LocalFailure, match=f"there is no port {port}"):
+    """glibc replaces all higher ports by 65535."""
+    with pytest.raises(LocalFailure, match=f"port {port}"):
         await Resolver().find(Endpoint("127.0.0.1", port), LIMIT_S)
 
 
 class SlowNames:
-    """Takes the place of the system's resolver, which no test can make slow; blocks as that does."""
+    """Replaces the system's resolver, which no test can slow down; blocks as the real one does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
@@ -111,7 +111,7 @@ class SlowNames:
         return tcp((host, port))
 
 
-async def test_a_slow_resolver_is_a_failure_of_ones_own_and_asked_once_at_a_time(
+async def test_slow_resolver_is_a_local_failure_with_one_look_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names, resolver, endpoint = SlowNames(monkeypatch), Resolver(), Endpoint("slow.example", 9100)
@@ -124,11 +124,11 @@ async def test_a_slow_resolver_is_a_failure_of_ones_own_and_asked_once_at_a_time
     assert await waiting == tcp(("slow.example", 9100))
     assert names.asked == ["slow.example"]
     await resolver.find(endpoint, LIMIT_S)
-    assert len(names.asked) == 2, "what it said is not kept"
+    assert len(names.asked) == 2, "a late answer is not cached"
 
 
 class Names:
-    """Takes the place of the system's resolver: says what it is told to, or fails."""
+    """Replaces the system's resolver: returns given answers, or fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = 0
@@ -152,7 +152,7 @@ GONE = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What time the resolver takes it for."""
+    """The time that the resolver sees."""
     now_s = [0.0]
     monkeypatch.setattr(Resolver, "_now_s", lambda _: now_s[0])
     return now_s
@@ -165,7 +165,7 @@ async def looked_up(names: Names, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_addresses_are_kept_and_looked_up_again_before_they_are_old(
+async def test_addresses_are_cached_and_refreshed_early(
     monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     names, resolver = Names(monkeypatch), Resolver(5.0)
@@ -174,7 +174,7 @@ async def test_addresses_are_kept_and_looked_up_again_before_they_are_old(
     assert await resolver.find(BROKER, LIMIT_S) == first
     assert names.asked == 1
     clock[0], names.port = 3.0, 2
-    assert await resolver.find(BROKER, LIMIT_S) == first, "nobody waits"
+    assert await resolver.find(BROKER, LIMIT_S) == first, "the caller does not wait"
     await looked_up(names, 2)
     assert await resolver.find(BROKER, LIMIT_S) == tcp((BROKER.host, 2))
     assert names.asked == 2
@@ -189,7 +189,7 @@ async def test_addresses_are_kept_and_looked_up_again_before_they_are_old(
         (MemoryError(), 6.0, True),
     ],
 )
-async def test_an_old_answer_stands_in_for_a_resolver_that_is_away_and_not_for_a_name_that_is_gone(
+async def test_stale_answer_serves_unless_the_name_was_removed(
     monkeypatch: pytest.MonkeyPatch, clock: list[float], error: Exception, age_s: float, usable: bool
 ) -> None:
     names, resolver = Names(monkeypatch), Resolver(5.0)
@@ -218,7 +218,7 @@ async def test_a_name_that_hangs_holds_nobody_up_who_has_an_old_answer(
     names.known.set()
 
 
-async def test_what_leads_nowhere_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_address_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     names, resolver = Names(monkeypatch), Resolver(5.0)
     await resolver.find(BROKER, LIMIT_S)
     resolver.forget(BROKER)
@@ -227,7 +227,7 @@ async def test_what_leads_nowhere_is_looked_up_anew(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
-async def test_nobody_is_asked_for_the_address_of_an_address(
+async def test_ip_address_needs_no_look_up(
     monkeypatch: pytest.MonkeyPatch, clock: list[float], host: str
 ) -> None:
     wanted, resolver, endpoint = socket.getaddrinfo(host, 1, type=1), Resolver(5.0), Endpoint(host, 1)
@@ -240,16 +240,16 @@ async def test_nobody_is_asked_for_the_address_of_an_address(
 
 
 async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbound, "MOST_KEPT", 3)
+    monkeypatch.setattr(outbound, "MAX_CACHED_NAMES", 3)
     Names(monkeypatch)
     resolver = Resolver(5.0)
     for number in range(5):
         await resolver.find(Endpoint(f"kafka-{number}.example", 9092), LIMIT_S)
-    assert len(resolver._kept) == 3
+    assert len(resolver._cache) == 3
 
 
 async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: two names of brokers that took ten seconds each, and no member could be asked any more."""
+    """Found: two names of brokers took ten seconds each, and members could no longer be resolved."""
     names, resolver = SlowNames(monkeypatch), Resolver()
     slow = [
         asyncio.create_task(resolver.find(Endpoint(f"slow{n}.example", 9092), LIMIT_S)) for n in range(20)
@@ -260,7 +260,7 @@ async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest
     await asyncio.gather(*slow)
 
 
-def test_a_look_up_that_nobody_waits_for_any_more_is_no_complaint(
+def test_abandoned_look_up_logs_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, ended = threading.Event(), threading.Event()

@@ -42,7 +42,7 @@ MINE = member("p1", "p1.example", listener("0.0.0.0", 9000, "p1.example"))
         ("127.0.0.1", 9101, "p1"),
         ("p2.example", 9201, "p2"),
         ("10.0.0.2", 9301, "p2"),
-        # What p2 has at its own machine's loopback address is not here.
+        # Loopback addresses of p2's machine are not on this machine.
         ("127.0.0.1", 9201, None),
         (HERE, 9201, None),
         ("p1.example", 9201, None),

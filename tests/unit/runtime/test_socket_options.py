@@ -1,4 +1,4 @@
-"""Options of sockets, as the kernel has them."""
+"""Options of sockets, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import errno
 
 import pytest
 
-from fleet.runtime.socket_options import is_gone
+from fleet.runtime.socket_options import has_vanished
 
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
-def test_who_does_not_answer_the_kernel_is_gone(number: int) -> None:
-    assert is_gone(OSError(number, "as the kernel says"))
+def test_peer_that_does_not_answer_the_kernel_has_vanished(number: int) -> None:
+    assert has_vanished(OSError(number, "as reported by the kernel"))
 
 
 @pytest.mark.parametrize("exc", [None, ConnectionResetError(errno.ECONNRESET, "reset"), EOFError()])
-def test_who_ends_or_resets_a_connection_is_not(exc: Exception | None) -> None:
-    assert not is_gone(exc)
+def test_peer_that_ends_a_connection_has_not_vanished(exc: Exception | None) -> None:
+    assert not has_vanished(exc)

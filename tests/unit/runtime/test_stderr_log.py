@@ -1,4 +1,4 @@
-"""Log lines: nobody forges them, and nobody waits for whoever reads them."""
+"""Log lines: external text cannot forge them, and logging never waits for their reader."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TypeAlias
 
 import pytest
 
-from fleet.runtime.stderr_log import MOST_LINES, LineFormatter, NeverBlockingHandler
+from fleet.runtime.stderr_log import MAX_QUEUED_LINES, LineFormatter, NeverBlockingHandler
 from tests.integration.in_process.proxy.test_worker import LIMIT_S
 
 Stall: TypeAlias = Callable[[ExitStack], int]
-LINES = 3 * MOST_LINES
+LINES = 3 * MAX_QUEUED_LINES
 LINE = "x" * 100
-REPORT = re.compile(r"(\d+) lines were dropped")
+REPORT = re.compile(r"log lines were dropped .*lines=(\d+)")
 TALKS = f"""
 for number in range({LINES}):
     logging.warning("%d {LINE}", number)
@@ -36,7 +36,7 @@ def program(code: str) -> list[str]:
 
 
 def log_lines_of(code: str) -> list[str]:
-    """The lines that a process has logged that runs this code."""
+    """The lines that a process with this code has logged."""
     done = subprocess.run(program(code), capture_output=True, check=False)
     return done.stderr.decode().removesuffix("\n").split("\n")
 
@@ -98,7 +98,7 @@ STALLED: list[Stall] = [full_pipe, stopped_terminal, full_disk, reader_that_is_g
 
 @pytest.mark.parametrize("stalled", STALLED, ids=lambda each: each.__name__)
 def test_process_goes_on_and_ends_where_nobody_takes_its_log(stalled: Stall) -> None:
-    """Found: the first line that a full pipe did not take stopped the member, its SIGTERM included."""
+    """Found: the first line that a full pipe rejected blocked the member, including its SIGTERM."""
     with ExitStack() as stack:
         fd = stalled(stack)
         stack.callback(os.close, fd)
@@ -108,7 +108,7 @@ def test_process_goes_on_and_ends_where_nobody_takes_its_log(stalled: Stall) -> 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, NeverBlockingHandler]]:
-    """The end to read from, and a handler that writes to the other."""
+    """The reading end of a pipe, and a handler that writes to its other end."""
     reading, writing = os.pipe()
     handler = NeverBlockingHandler(writing, 10)
     handler.setFormatter(LineFormatter())
@@ -120,7 +120,7 @@ def log(handler: NeverBlockingHandler, text: str) -> None:
     handler.handle(logging.LogRecord("x", logging.WARNING, "", 0, text, None, None))
 
 
-def test_lines_that_were_dropped_are_told_of_once_the_log_is_read(
+def test_dropped_lines_are_reported_once_the_log_is_read(
     pipe: tuple[int, NeverBlockingHandler],
 ) -> None:
     reading, handler = pipe
@@ -128,15 +128,15 @@ def test_lines_that_were_dropped_are_told_of_once_the_log_is_read(
     while handler.dropped_lines < 5:
         log(handler, LINE)
         logged += 1
-    told, written = 0, 0
+    reported, written = 0, 0
     with open(os.dup(reading), encoding="utf-8") as lines:
-        while told + written < logged:
+        while reported + written < logged:
             report = REPORT.match(next(lines))
             if report is None:
                 written += 1
             else:
-                told += int(report[1])
-    assert told == handler.dropped_lines == 5
+                reported += int(report[1])
+    assert reported == handler.dropped_lines == 5
 
 
 def test_record_that_cannot_be_formatted_is_counted(pipe: tuple[int, NeverBlockingHandler]) -> None:
@@ -146,7 +146,7 @@ def test_record_that_cannot_be_formatted_is_counted(pipe: tuple[int, NeverBlocki
 
 
 def test_descriptor_that_does_not_block_gets_every_line(pipe: tuple[int, NeverBlockingHandler]) -> None:
-    """Whoever shares a terminal may have made it so."""
+    """Another process on the same terminal may have set this mode."""
     reading, handler = pipe
     os.set_blocking(handler._fd, False)
     text = "y" * 4_000

@@ -20,7 +20,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 class Work:
-    """Ends in the given ways, one after the other, and then goes on until it is stopped."""
+    """Ends in the given ways, one after the other, and then runs until it is stopped."""
 
     def __init__(self, *ends: BaseException | None, backoff_first_s: float = SOON_S) -> None:
         self.starts = 0
@@ -48,7 +48,7 @@ def test_work_that_ends_is_started_again(end: BaseException | None, caplog: pyte
     assert (work.starts, work.thread.restarts) == (2, 1)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert "'work' has ended" in record.getMessage()
+    assert "thread=work" in record.getMessage()
 
 
 def test_waits_double_from_failure_to_failure(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +60,7 @@ def test_waits_double_from_failure_to_failure(caplog: pytest.LogCaptureFixture) 
     assert waits_s == [SOON_S, 2 * SOON_S, 4 * SOON_S, 8 * SOON_S]
 
 
-def test_work_is_done_once_more_where_it_is_stopped_between_restarts(
+def test_work_stopped_between_restarts_runs_once_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     work = Work(ValueError("x"), backoff_first_s=100 * LIMIT_S)
@@ -69,7 +69,7 @@ def test_work_is_done_once_more_where_it_is_stopped_between_restarts(
     began_s = time.monotonic()
     work.thread.stop(LIMIT_S)
     assert time.monotonic() - began_s < LIMIT_S
-    assert work.goes_on.is_set(), "something may be left for it to keep"
+    assert work.goes_on.is_set(), "the work can save what is left"
     assert work.starts == 2
 
 

@@ -1,4 +1,4 @@
-"""fleet.runtime.ticker: regular work at moments that are the same for all of it."""
+"""fleet.runtime.ticker: periodic work at common moments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.integration.in_process.proxy.test_worker import LIMIT_S, eventually
 
 @pytest.fixture(params=["a timer of the kernel", "one of the loop"])
 def timers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose timer wakes it up: what it does is the same."""
+    """The source of the timer, which does not change the behaviour."""
     if request.param == "one of the loop":
 
         def none(*_: float) -> int:
             raise OSError(errno.EMFILE, "timerfd_create")
 
-        monkeypatch.setattr(timerfd, "every", none)
+        monkeypatch.setattr(timerfd, "create", none)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_ticks_are_apart_by_their_time_and_a_tenth_at_most(step: int) -> None:
 
 
 @pytest.mark.usefixtures("timers")
-async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
+async def test_callbacks_started_at_other_times_wake_up_together() -> None:
     woken: list[float] = []
     regular = []
     for _ in range(3):
@@ -64,11 +64,11 @@ async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
         each.stop()
     apart = [round((each - woken[0]) / 0.5) for each in woken]
     assert all(each in (-1, 0, 1) for each in apart)
-    assert len(set(apart)) <= 2  # two ticks, where the three stand on either side of one
+    assert len(set(apart)) <= 2  # two ticks, if the three are on both sides of a tick
 
 
 @pytest.mark.usefixtures("timers")
-async def test_it_goes_on_until_it_is_stopped() -> None:
+async def test_callback_repeats_until_stopped() -> None:
     woken: list[float] = []
     regular = PeriodicCallback(0.01, lambda: woken.append(time.monotonic()))
     await eventually(lambda: len(woken) >= 5, "five times")
@@ -80,7 +80,7 @@ async def test_it_goes_on_until_it_is_stopped() -> None:
 
 
 @pytest.mark.usefixtures("timers")
-async def test_what_fails_is_told_and_not_tried_again() -> None:
+async def test_failed_callback_is_reported_and_not_repeated() -> None:
     tried = 0
 
     def fail() -> None:
@@ -96,7 +96,7 @@ async def test_what_fails_is_told_and_not_tried_again() -> None:
 
 
 async def test_the_loop_has_no_timer_to_set_before_each_wait() -> None:
-    # Found: a wait with a limit has the kernel start a timer and cancel it, 2.6 % of what a worker took for
+    # Found: a wait with a time-out makes the kernel start and cancel a timer, 2.6 % of a worker's time for
     # records that come now and then.
     loop = asyncio.get_running_loop()
     timed: list[float] = []
@@ -125,7 +125,7 @@ async def test_the_loop_has_no_timer_to_set_before_each_wait() -> None:
 
 
 async def a_tick(every_s: float) -> None:
-    """One of another."""
+    """One tick of another period."""
     there = asyncio.Event()
     regular = PeriodicCallback(every_s, there.set)
     await asyncio.wait_for(there.wait(), LIMIT_S)

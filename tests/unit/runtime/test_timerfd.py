@@ -15,32 +15,32 @@ from fleet.runtime import timerfd
 LIMIT_S = 10.0
 
 
-def test_it_can_be_read_at_first_and_then_regularly() -> None:
+def test_timer_is_readable_at_first_and_then_regularly() -> None:
     began_s = time.monotonic()
-    timer = timerfd.every(0.05, first_s=0.2)
+    timer = timerfd.create(0.05, first_s=0.2)
     try:
-        assert not timerfd.passed(timer)
+        assert not timerfd.has_expired(timer)
         for nth in range(3):
             assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
             assert time.monotonic() - began_s >= 0.2 + 0.05 * nth
-            assert timerfd.passed(timer)
+            assert timerfd.has_expired(timer)
     finally:
         os.close(timer)
 
 
-def test_what_has_passed_is_told_once_and_nobody_waits_for_it() -> None:
-    timer = timerfd.every(interval_s=600.0, first_s=0.001)
+def test_expiration_is_reported_once_without_blocking() -> None:
+    timer = timerfd.create(interval_s=600.0, first_s=0.001)
     try:
         assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
-        assert timerfd.passed(timer)
-        assert not timerfd.passed(timer)
+        assert timerfd.has_expired(timer)
+        assert not timerfd.has_expired(timer)
     finally:
         os.close(timer)
 
 
 def test_whole_seconds_and_no_time_at_all_are_times() -> None:
     for interval_s, first_s in ((2.0, 0.0), (1.999_999_999_9, 0.0), (12.0, 1e-12)):
-        timer = timerfd.every(interval_s, first_s)
+        timer = timerfd.create(interval_s, first_s)
         try:
             assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
         finally:
@@ -48,31 +48,31 @@ def test_whole_seconds_and_no_time_at_all_are_times() -> None:
 
 
 def test_a_child_process_does_not_have_it() -> None:
-    timer = timerfd.every(1.0, 1.0)
+    timer = timerfd.create(1.0, 1.0)
     assert not os.get_inheritable(timer)
     os.close(timer)
 
 
-def test_too_many_open_files_are_told() -> None:
+def test_too_many_open_files_raise() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         with pytest.raises(OSError, match="timerfd_create") as raised:
-            timerfd.every(1.0, 1.0)
+            timerfd.create(1.0, 1.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert raised.value.errno == errno.EMFILE
 
 
-def test_a_time_that_is_none_is_told_and_nothing_stays_open() -> None:
+def test_invalid_time_raises_and_leaves_nothing_open() -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="timerfd_settime") as raised:
-        timerfd.every(-1.0, 1.0)
+        timerfd.create(-1.0, 1.0)
     assert raised.value.errno == errno.EINVAL
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timerfd, "_LIBC", object())
-    with pytest.raises(OSError, match="not on this system"):
-        timerfd.every(1.0, 1.0)
+    with pytest.raises(OSError, match="not available on this system"):
+        timerfd.create(1.0, 1.0)

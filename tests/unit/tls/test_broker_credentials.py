@@ -1,4 +1,4 @@
-"""What the fleet's own clients are given, as the files are when they connect."""
+"""Options of the fleet's own clients, from the files at the time of each connection."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_part_of_the_configuration_is_apart_from_the_other(tmp_path: Path) 
         assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
-def test_a_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+def test_token_is_read_again_for_each_connection(tmp_path: Path) -> None:
     (file := tmp_path / "token").touch(0o600)
     secret = Secret(file, None, ("upstream", "sasl", "token"), 3)
     access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("OAUTHBEARER", None, secret)), "fleet.yaml")
@@ -73,12 +73,12 @@ def test_a_new_password_and_a_new_authority_are_in_use_at_once(tmp_path: Path) -
     assert after["ssl_context"].get_ca_certs() != before["ssl_context"].get_ca_certs()
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     access = KafkaAccess(UpstreamSettings(sasl=sasl(tmp_path, "hidden")), "fleet.yaml")
     (tmp_path / "password").chmod(0o644)
-    with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.password: .* chmod 600"):
+    with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.password: .* `chmod 600"):
         access.options()
     with pytest.raises(
-        OSError, match=r"upstream\.tls cannot be used: ca: .*no such file or directory\); check"
+        OSError, match=r"cannot use the files of upstream\.tls: ca: .*no such file or directory\); check"
     ):
         KafkaAccess(UpstreamSettings(tls(tmp_path / "none")), "f").options()

@@ -1,4 +1,4 @@
-"""fleet/tls: what is made, what it is never written over, and how each mistake in the files is told."""
+"""fleet/tls: created certificates, files that are never overwritten, and the report of each mistake."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
     ),
     "indented": (
         lambda raw: b"  " + raw,
-        "line 1 has something before -----BEGIN",
-        "let -----BEGIN be at the beginning of a line",
+        "line 1 has text before -----BEGIN",
+        "move -----BEGIN to the beginning of a line",
     ),
     "empty": (lambda _: b"", "is empty", "write the "),
     "der": (lambda _: b"\x30\x82\x01\x00\x30\x82", "is DER, not PEM", "convert it: openssl "),
 }
-"""Ways to break a file, of which OpenSSL 3 takes none; with the rule and the fix."""
+"""Ways to break a file that OpenSSL 3 rejects, with the rule and the fix."""
 MEMBERS = ("p1", "p2", "p3")
 each_field = pytest.mark.parametrize(
     ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
@@ -77,7 +77,7 @@ def check_broken_file(settings: Settings, section: str, field: str, file: Path, 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Three members with certificates, all of whose files are here."""
+    """Three members with certificates; all files are on this machine."""
     file = tmp_path / "fleet.yaml"
     file.write_text(yaml.safe_dump({**tree(), "peer_tls": {}}, sort_keys=False))
     issuing.make("demo", MEMBERS, tmp_path / "certs", 30, NOW)
@@ -91,7 +91,7 @@ def folder(settings: Settings, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As OpenSSL before 3.0, which finds no block behind a byte-order mark."""
+    """Behave as OpenSSL before 3.0, which finds no block after a byte-order mark."""
 
     def refusing(load: Callable[..., None]) -> Callable[..., None]:
         def load_unmarked(context: ssl.SSLContext, *paths: Path, **more: Any) -> None:
@@ -124,7 +124,7 @@ def mistakes(check: Callable[[], object]) -> list[str]:
 
 
 class TestMaking:
-    def test_a_member_gets_a_certificate_for_both_sides_that_names_it(self, folder: Path) -> None:
+    def test_member_certificate_names_it_and_serves_both_sides(self, folder: Path) -> None:
         certificate = read(folder / "p2.crt")
         extensions = certificate.extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -136,7 +136,7 @@ class TestMaking:
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
         for proxy_id in MEMBERS:
-            check_handshake(*make_contexts(issuing.files_in(folder, proxy_id)))
+            check_handshake(*make_contexts(issuing.member_files(folder, proxy_id)))
 
     def test_keys_are_for_their_owner_alone(self, folder: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -153,7 +153,7 @@ class TestMaking:
             if path.name != left:
                 path.unlink()
         before = (folder / left).read_bytes()
-        with pytest.raises(CertificateError, match=rf"{left}: is there already"):
+        with pytest.raises(CertificateError, match=rf"{left}: already exists"):
             issuing.make("demo", MEMBERS, folder, 30, NOW)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {left: before}
 
@@ -184,16 +184,16 @@ class TestMaking:
             "p4.key",
         }
         for proxy_id in ("p1", "p4"):
-            check_handshake(*make_contexts(issuing.files_in(folder, proxy_id)))
-            assert checking.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
+            check_handshake(*make_contexts(issuing.member_files(folder, proxy_id)))
+            assert checking.file_expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
                 microsecond=0
             )
 
     def test_a_certificate_does_not_outlive_its_authority(self, folder: Path) -> None:
         issuing.renew("demo", ["p1"], folder, 2 * issuing.CA_DAYS, NOW)
-        assert checking.expiry(folder / "p1.crt") == checking.expiry(folder / "ca.pem")
+        assert checking.file_expiry(folder / "p1.crt") == checking.file_expiry(folder / "ca.pem")
 
-    def test_what_keeps_from_renewing(self, folder: Path, tmp_path: Path) -> None:
+    def test_renewal_without_a_valid_authority_fails(self, folder: Path, tmp_path: Path) -> None:
         later = NOW + timedelta(days=issuing.CA_DAYS + 1)
         with pytest.raises(CertificateError, match=r"ca\.pem: has expired"):
             issuing.renew("demo", MEMBERS, folder, 30, later)
@@ -201,9 +201,9 @@ class TestMaking:
         with pytest.raises(CertificateError, match=r"ca-key\.pem is not the key of ca\.pem"):
             issuing.renew("demo", MEMBERS, folder, 30, NOW)
         (folder / "ca-key.pem").write_text("no key")
-        with pytest.raises(CertificateError, match="is not what `fleet certs init` wrote"):
+        with pytest.raises(CertificateError, match="was not written by `fleet certs init`"):
             issuing.renew("demo", MEMBERS, folder, 30, NOW)
-        with pytest.raises(CertificateError, match=r"none/ca\.pem: No such file"):
+        with pytest.raises(CertificateError, match=r"none/ca\.pem: cannot be read \(no such file"):
             issuing.renew("demo", MEMBERS, tmp_path / "none", 30, NOW)
 
 
@@ -225,7 +225,7 @@ class TestChecking:
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2", "p3")
         found = mistakes(lambda: checking.check_member(settings, "p2"))
-        assert [line.partition(": there is no such file")[0] for line in found] == [
+        assert [line.partition(": file not found")[0] for line in found] == [
             f"{settings.source}:32: peer_tls.certificate: {folder}/p2.crt",
             f"{settings.source}:32: peer_tls.key: {folder}/p2.key",
         ]
@@ -237,7 +237,7 @@ class TestChecking:
             "copy certificate and key from the same place"
         ]
 
-    def test_what_is_wrong_is_wrong_without_a_member_too(self, settings: Settings, folder: Path) -> None:
+    def test_mistakes_are_reported_without_a_member(self, settings: Settings, folder: Path) -> None:
         (folder / "ca.pem").write_text("no certificate")
         (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"peer_tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
@@ -262,15 +262,13 @@ class TestChecking:
         issuing.renew("demo", ["p1"], folder, 30, NOW + shift)
         first, last = NOW + shift - timedelta(hours=1), NOW + shift + timedelta(days=30)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert (
-            f"is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is not now" in found
-        )
+        assert f"is not valid now, but only from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" in found
 
     def test_an_authority_that_has_expired(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
         issuing.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=issuing.CA_DAYS + 1))
         (folder / "ca.pem").write_bytes((tmp_path / "old" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert "ca.pem: is valid from" in found
+        assert "ca.pem: is not valid now" in found
 
     @pytest.mark.parametrize(("fleet", "proxy_id"), [("demo", "p2"), ("other", "p1")])
     def test_a_certificate_of_somebody_else(
@@ -280,13 +278,13 @@ class TestChecking:
         for end in ("crt", "key"):
             (folder / f"{proxy_id}.{end}").replace(folder / f"p1.{end}")
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert f"p1.crt: names fleet://{fleet}/{proxy_id}, and must name fleet://demo/p1; issue it" in found
+        assert f"p1.crt: must name fleet://demo/p1, but names fleet://{fleet}/{proxy_id}; issue it" in found
 
     def test_a_certificate_of_nobody(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.crt").write_bytes((folder / "ca.pem").read_bytes())
         (folder / "p1.key").write_bytes((folder / "ca-key.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert "p1.crt: names nobody, and must name fleet://demo/p1" in found
+        assert "p1.crt: must name fleet://demo/p1, but names no member" in found
 
     def test_a_certificate_of_another_authority(
         self, settings: Settings, folder: Path, tmp_path: Path
@@ -295,7 +293,7 @@ class TestChecking:
         (folder / "ca.pem").write_bytes((tmp_path / "foreign" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "peer_tls.certificate:" in found
-        assert "links would be refused: its certificate is refused: " in found
+        assert "other members would refuse the links: its certificate is refused: " in found
 
     def test_an_authority_is_rotated_by_naming_both(
         self, settings: Settings, folder: Path, tmp_path: Path
@@ -317,18 +315,18 @@ class TestChecking:
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "ca-key.pem"])
-def test_renewal_names_the_one_file_of_the_authority_that_is_wrong(folder: Path, name: str) -> None:
+def test_renewal_names_the_wrong_file_of_the_authority(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"")
     with pytest.raises(CertificateError) as caught:
         issuing.renew("demo", ["p1"], folder, 30, NOW)
     assert str(caught.value).startswith(
-        f"{folder}/{name}: is not what `fleet certs init` wrote: is empty; write the "
+        f"{folder}/{name}: was not written by `fleet certs init`: is empty; write the "
     )
 
 
 def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
-    assert checking.expiry(folder / "none") is None
-    assert checking.expiry(folder / "p1.key") is None
+    assert checking.file_expiry(folder / "none") is None
+    assert checking.file_expiry(folder / "p1.key") is None
 
 
 class TestListeners:
@@ -343,7 +341,7 @@ class TestListeners:
 
     @pytest.fixture
     def settings(self, authority: Authority, tmp_path: Path) -> Settings:
-        """One listener, of whose certificates those of p1 are here."""
+        """One listener; only the certificates of p1 are on this machine."""
         return load(self.file(tmp_path), {})
 
     def file(self, tmp_path: Path, **changes: str) -> Path:
@@ -360,13 +358,13 @@ class TestListeners:
         file.write_text(yaml.safe_dump(document, sort_keys=False))
         return file
 
-    def test_those_of_one_member_are_enough_for_it(self, settings: Settings) -> None:
+    def test_files_of_one_member_are_enough_for_it(self, settings: Settings) -> None:
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2", "p3")
         found = mistakes(lambda: checking.check_member(settings, "p2"))
         assert len(found) == 2
         assert "listener_tls.external.certificate: " in found[0]
-        assert "p2-external.crt: there is no such file; copy it here; it comes from" in found[0]
+        assert "p2-external.crt: file not found; copy the file to this path; it comes from" in found[0]
 
     def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
@@ -374,10 +372,10 @@ class TestListeners:
         assert "listener_tls.external.key: " in found
         assert "is not the key of" in found
 
-    def test_one_that_has_expired(self, settings: Settings, authority: Authority) -> None:
+    def test_expired_certificate_is_reported(self, settings: Settings, authority: Authority) -> None:
         authority.issue("p1-external", until=NOW - timedelta(hours=1))
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        assert "and it is not now; renew it" in found
+        assert "UTC; renew the certificate" in found
 
     def test_a_probe_that_no_member_would_take(self, settings: Settings, tmp_path: Path) -> None:
         stranger = Authority(tmp_path / "else", "others").issue("probe")
@@ -385,7 +383,7 @@ class TestListeners:
             (tmp_path / "tls" / other).write_bytes(mine.read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.probe_certificate: " in found
-        assert "members could not ask each other here: its certificate is refused" in found
+        assert "members could not probe this listener: its certificate is refused" in found
 
     def test_ciphers_that_there_are_not(self, authority: Authority, tmp_path: Path) -> None:
         settings = load(self.file(tmp_path, ciphers="ROT13"), {})
@@ -415,14 +413,14 @@ class TestListeners:
         assert report in found
 
     @pytest.mark.parametrize("name", ["p1-external.crt", "p1-external.key", "ca.pem"])
-    def test_byte_order_mark_that_openssl_refuses_is_reported_in_its_field(
+    def test_byte_order_mark_is_reported_in_its_field(
         self, settings: Settings, tmp_path: Path, name: str, old_openssl: None
     ) -> None:
         file = tmp_path / "tls" / name
         file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
-        said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
-        assert f"{file}: {said}" in found
+        error_text = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+        assert f"{file}: {error_text}" in found
         assert ".ciphers" not in found
 
     def test_weak_certificate_is_reported_in_its_field(self, settings: Settings, tmp_path: Path) -> None:
@@ -436,7 +434,7 @@ class TestListeners:
         (tmp_path / "tls" / "p1-external.crt").write_bytes(signed)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.certificate: " in found
-        assert "is too weak for OpenSSL here (ee key too small); issue it with" in found
+        assert "is too weak for OpenSSL on this machine (ee key too small); issue it with" in found
 
     def test_a_witness_has_no_listener(self, authority: Authority, tmp_path: Path) -> None:
         document = yaml.safe_load(self.file(tmp_path).read_text())
@@ -452,14 +450,14 @@ class TestAdmin:
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        """Three members with certificates for their hosts, all of whose files are here."""
+        """Three members with certificates for their hosts; all files are on this machine."""
         return self.made(tmp_path, tree())
 
     def made(self, tmp_path: Path, document: dict[str, Any], **admin: bool) -> Settings:
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}, **admin}}, sort_keys=False))
         made = load(file, {})
-        issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.hosts_of(made))
+        issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.member_hosts(made))
         return made
 
     def test_right_files_are_right(self, settings: Settings) -> None:
@@ -467,13 +465,13 @@ class TestAdmin:
             checking.check_member(settings, proxy_id)
         assert checking.check_present(settings) == ()
 
-    def test_those_of_one_member_are_enough_for_it(self, settings: Settings, folder: Path) -> None:
+    def test_files_of_one_member_are_enough_for_it(self, settings: Settings, folder: Path) -> None:
         for name in ("p2.key", "ca.pem"):
             (folder / name).unlink()
         checking.check_member(settings, "p1")
         assert checking.check_present(settings) == ("p2",)
         (found,) = mistakes(lambda: checking.check_member(settings, "p2"))
-        assert f"admin.tls.key: {folder}/p2.key: there is no such file; copy it here" in found
+        assert f"admin.tls.key: {folder}/p2.key: file not found; copy the file to this path" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     def test_each_mistake_says_field_file_rule_and_fix(
@@ -489,23 +487,25 @@ class TestAdmin:
             f"key: {folder}/p1.key: is not the key of {folder}/p1.crt; "
             "copy certificate and key from the same place",
             f"certificate: {folder}/p2.crt: is not a PEM certificate; name the right file; "
-            "`fleet certs init` makes it",
+            "`fleet certs init` creates it",
         ]
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     @pytest.mark.parametrize("days", [-40, 40])
-    def test_one_that_is_not_valid_now(
+    def test_certificate_outside_its_validity_is_reported(
         self, folder: Path, settings: Settings, days: int, authority_is_here: bool
     ) -> None:
-        issuing.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), issuing.hosts_of(settings))
+        issuing.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), issuing.member_hosts(settings))
         if not authority_is_here:
             (folder / "ca.pem").unlink()
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "admin.tls.certificate: " in found
-        assert "and it is not now; renew it" in found
+        assert "UTC; renew the certificate" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
-    def test_one_of_another_host(self, settings: Settings, folder: Path, authority_is_here: bool) -> None:
+    def test_certificate_of_another_host_is_reported(
+        self, settings: Settings, folder: Path, authority_is_here: bool
+    ) -> None:
         issuing.renew("demo", ["p1"], folder, 30, NOW)
         if not authority_is_here:
             (folder / "ca.pem").unlink()
@@ -513,8 +513,10 @@ class TestAdmin:
         assert "commands would refuse it: its certificate is refused: " in found
         assert "certificate is not valid for '127.0.0.1'" in found
 
-    def test_one_of_another_authority(self, settings: Settings, folder: Path, tmp_path: Path) -> None:
-        issuing.make("demo", ["p1"], tmp_path / "other", 30, NOW, issuing.hosts_of(settings))
+    def test_certificate_of_another_authority_is_reported(
+        self, settings: Settings, folder: Path, tmp_path: Path
+    ) -> None:
+        issuing.make("demo", ["p1"], tmp_path / "other", 30, NOW, issuing.member_hosts(settings))
         for name in ("p1.crt", "p1.key"):
             (tmp_path / "other" / name).replace(folder / name)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -542,7 +544,7 @@ class TestAdmin:
             "unset this variable"
         )
 
-    def test_a_wildcard_wants_no_name_in_particular(self, tmp_path: Path) -> None:
+    def test_wildcard_address_requires_no_particular_name(self, tmp_path: Path) -> None:
         document = tree(1)
         document["members"]["p1"]["admin"] = "0.0.0.0:7201"
         settings = self.made(tmp_path, document, open_to_read=True)
@@ -553,7 +555,7 @@ class TestAdmin:
 class TestUpstream:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        """A way to the brokers with every file that it may have, all of them here and right."""
+        """A complete `upstream` section whose files are all valid and on this machine."""
         own = Authority(tmp_path).issue("proxy").both
         own.replace(tmp_path / "own.pem")
         (tmp_path / "password").touch(0o600)
@@ -568,7 +570,7 @@ class TestUpstream:
         assert checking.check_upstream(settings, must_be_there=True) == ()
         assert checking.check_upstream(settings, must_be_there=False) == ()
 
-    def test_what_is_not_here_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
+    def test_missing_file_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
         for name in ("ca.pem", "own.pem", "password"):
             (tmp_path / name).unlink()
         names = [str(tmp_path / name) for name in ("ca.pem", "own.pem", "own.pem", "password")]
@@ -597,11 +599,11 @@ class TestUpstream:
         found = mistakes(lambda: checking.check_upstream(settings, must_be_there=must_be_there))
         assert [each.partition(":")[2].partition(": ")[2] for each in found] == [
             f"upstream.tls.ca: {where}/ca.pem: is not a PEM certificate; name the right file; "
-            "ask who runs the brokers for it",
+            "request it from the operator of the brokers",
             f"upstream.tls.key: {where}/own.pem: is not the key of {where}/own.pem; "
             "copy certificate and key from the same place",
-            f"upstream.sasl.password: {where}/password: nobody but its owner may read it; "
-            f"chmod 600 {where}/password",
+            f"upstream.sasl.password: {where}/password: must be readable only by its owner; "
+            f"run `chmod 600 {where}/password`",
         ]
         assert all(each.startswith(f"{at}:") for each in found)
 
@@ -623,6 +625,6 @@ class TestUpstream:
         monkeypatch.delenv("KAFKA_PASSWORD", raising=False)
         assert checking.check_upstream(settings, must_be_there=False) == ("$KAFKA_PASSWORD",)
         (found,) = mistakes(lambda: checking.check_upstream(settings, must_be_there=True))
-        assert found.endswith("$KAFKA_PASSWORD: is not set, or empty; set the variable KAFKA_PASSWORD")
+        assert found.endswith("$KAFKA_PASSWORD: is not set or empty; set the variable KAFKA_PASSWORD")
         monkeypatch.setenv("KAFKA_PASSWORD", "hidden")
         assert checking.check_upstream(settings, must_be_there=True) == ()

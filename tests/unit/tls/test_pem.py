@@ -1,4 +1,4 @@
-"""fleet/tls/pem.py: which one of several inputs of TLS is wrong, and why."""
+"""fleet/tls/pem.py: errors that name the wrong input of TLS and the reason."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_files_in_each_other_s_place_are_named(pair: Pair) -> None:
     error = refusal(Pair(pair.key, pair.certificate))
     assert (error.field, error.rule) == (
         "probe_certificate",
-        "holds a private key, and no certificate",
+        "contains a private key, but no certificate",
     )
     error = refusal(Pair(pair.certificate, pair.certificate))
-    assert (error.field, error.rule) == ("probe_key", "holds a certificate, and no private key")
+    assert (error.field, error.rule) == ("probe_key", "contains a certificate, but no private key")
 
 
 def test_other_formats_are_named_with_their_conversion(authority: Authority, pair: Pair) -> None:
@@ -109,13 +109,15 @@ def test_damaged_certificate_is_not_blamed_on_the_key(pair: Pair) -> None:
 def test_two_files_joined_without_a_line_break(authority: Authority) -> None:
     whole = authority.certificate.read_bytes()
     authority.certificate.write_bytes(whole.rstrip() + whole)
-    with pytest.raises(UnusableInput, match=r"client_ca: .*: line \d+ has something before -----BEGIN"):
+    with pytest.raises(UnusableInput, match=r"client_ca: .*: line \d+ has text before -----BEGIN"):
         load_authorities(server(), authority.certificate, "client_ca")
 
 
 @pytest.mark.parametrize("ciphers", ["ROT13", "TLS_AES_128_GCM_SHA256", "A\0B"])
 def test_ciphers_are_blamed_for_nothing_but_ciphers(ciphers: str) -> None:
-    with pytest.raises(UnusableInput, match=r"^ciphers: .*OpenSSL knows no such cipher for TLS 1\.2; write"):
+    with pytest.raises(
+        UnusableInput, match=r"^ciphers: .*is not a list of TLS 1\.2 ciphers that OpenSSL knows; write"
+    ):
         set_ciphers(server(), ciphers)
 
 
@@ -127,5 +129,7 @@ def test_member_that_runs_logs_the_field_and_the_fix(
     before = followed.get()
     pair.key.write_bytes(b"\xef\xbb\xbf" * 2 + pair.key.read_bytes())
     assert followed.get() is before
-    said = rf"the former stay: key: {pair.key}: the file begins with a byte-order mark; save it as UTF-8"
-    assert re.search(said, caplog.text)
+    error_text = (
+        rf"keeping the previous one: key: {pair.key}: the file begins with a byte-order mark; save it"
+    )
+    assert re.search(error_text, caplog.text)

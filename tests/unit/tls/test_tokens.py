@@ -1,4 +1,4 @@
-"""fleet/tls/tokens.py: who may do what, which tokens are none, and what is counted and logged."""
+"""fleet/tls/tokens.py: roles of tokens, invalid tokens, and counted and logged refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from fleet.config import Settings, TokenSettings
 from fleet.config.file import load
 from fleet.config.secrets import Secret
 from fleet.core.errors import ConfigError
-from fleet.tls.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
+from fleet.tls.tokens import (
+    MAX_LOGGED_SOURCES,
+    REFUSAL_LOG_INTERVAL_S,
+    Gate,
+    Tokens,
+    check_tokens,
+    read_tokens,
+)
 from tests.unit.config.test_file import tree
 
 READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
@@ -41,7 +48,7 @@ PLACES = TokenSettings(
         ("Bearer caf\u00e9 \udcff", "wrong_token", "wrong_token"),
     ],
 )
-def test_who_may_do_what(authorization: str | None, to_read: str | None, to_write: str | None) -> None:
+def test_token_allows_its_role(authorization: str | None, to_read: str | None, to_write: str | None) -> None:
     both = Tokens(READ, WRITE)
     assert both.refusal(authorization, writes=False) == to_read
     assert both.refusal(authorization, writes=True) == to_write
@@ -53,24 +60,30 @@ def test_who_may_do_what(authorization: str | None, to_read: str | None, to_writ
     [
         (
             {"READ": "short"},
-            "tokens.read: must be 16 characters of ASCII or more, without a space; use `openssl",
+            "tokens.read: must be at least 16 ASCII characters without a space; create one with `openssl",
         ),
-        ({"WRITE": "hidden 0123456789"}, "fleet.yaml:4: admin.tokens.write: must be 16 characters of ASCII"),
-        ({"WRITE": "hidden-012345678\u00e9"}, "admin.tokens.write: must be 16 characters of ASCII"),
-        ({"WRITE": READ}, "fleet.yaml:4: admin.tokens.write: is the token to read, too; make one of its own"),
-        ({"READ": ""}, "fleet.yaml:3: admin.tokens.read: $READ: is not set, or empty"),
+        (
+            {"WRITE": "hidden 0123456789"},
+            "fleet.yaml:4: admin.tokens.write: must be at least 16 ASCII characters",
+        ),
+        ({"WRITE": "hidden-012345678\u00e9"}, "admin.tokens.write: must be at least 16 ASCII characters"),
+        (
+            {"WRITE": READ},
+            "fleet.yaml:4: admin.tokens.write: must differ from the read token; create a separate one",
+        ),
+        ({"READ": ""}, "fleet.yaml:3: admin.tokens.read: $READ: is not set or empty"),
     ],
 )
-def test_what_is_no_token(environ: dict[str, str], expected: str) -> None:
+def test_invalid_token_is_reported(environ: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_tokens(PLACES, "fleet.yaml", ENVIRON | environ)
-    said = str(caught.value)
-    assert expected in said
-    assert "\n" not in said
-    assert not any(value in said for value in (*environ.values(), READ, WRITE) if value)
+    error_text = str(caught.value)
+    assert expected in error_text
+    assert "\n" not in error_text
+    assert not any(value in error_text for value in (*environ.values(), READ, WRITE) if value)
 
 
-def test_both_mistakes_are_told() -> None:
+def test_both_mistakes_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         read_tokens(PLACES, "fleet.yaml", {"READ": "short"})
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
@@ -92,7 +105,7 @@ def test_files_are_followed_and_what_is_wrong_changes_nothing(
     assert gate.refusal(f"Bearer new-{READ}", False, "::1") is None
     file.write_text("hidden")
     assert gate.refusal(f"Bearer new-{READ}", False, "::1") is None
-    assert "the new tokens of the admin address cannot be used, the former stay" in caplog.text
+    assert "cannot load the new tokens of the admin address, keeping the previous one" in caplog.text
     assert not any(each in caplog.text for each in ("hidden", READ))
 
 
@@ -101,7 +114,7 @@ def test_without_tokens_nobody_is_let_in_until_there_are_some(
 ) -> None:
     file = tmp_path / "read-token"
     gate = Gate(TokenSettings(Secret(file, None, (), 0), PLACES.write), "fleet.yaml", ENVIRON)
-    assert f"until its tokens can be read: fleet.yaml: {file}: cannot be read" in caplog.text
+    assert f"cannot read the tokens: fleet.yaml: {file}: cannot be read" in caplog.text
     for token in (READ, WRITE):
         assert gate.refusal(f"Bearer {token}", False, "::1") == "unreadable"
     file.touch(mode=0o600)
@@ -109,7 +122,7 @@ def test_without_tokens_nobody_is_let_in_until_there_are_some(
     assert gate.refusal(f"Bearer {READ}", False, "::1") is None
 
 
-def test_refusals_are_counted_and_logged_once_a_minute_for_each_source(
+def test_refusals_are_counted_and_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
@@ -122,11 +135,11 @@ def test_refusals_are_counted_and_logged_once_a_minute_for_each_source(
     gate.refusal(f"Bearer {READ}", True, "10.0.0.3")
     assert gate.refused == {"no_token": 3, "wrong_token": 3, "read_only": 1, "unreadable": 0}
     assert [each.getMessage() for each in caplog.records] == [
-        "10.0.0.1 is refused: no token",
-        "10.0.0.2 is refused: wrong token",
-        "10.0.0.3 is refused: read only",
+        "admin request refused: source=10.0.0.1 reason=no_token",
+        "admin request refused: source=10.0.0.2 reason=wrong_token",
+        "admin request refused: source=10.0.0.3 reason=read_only",
     ]
-    now_s = LOG_EVERY_S
+    now_s = REFUSAL_LOG_INTERVAL_S
     gate.refusal(None, False, "10.0.0.2")
     assert len(caplog.records) == 4
 
@@ -137,13 +150,13 @@ def test_many_sources_fill_neither_the_log_nor_the_memory(
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     gate = Gate(PLACES, "fleet.yaml", ENVIRON)
-    for number in range(2 * MAX_SOURCES):
+    for number in range(2 * MAX_LOGGED_SOURCES):
         gate.refusal(None, False, f"source {number}")
-    assert len(caplog.records) == MAX_SOURCES
-    assert gate.refused["no_token"] == 2 * MAX_SOURCES
-    now_s = LOG_EVERY_S
+    assert len(caplog.records) == MAX_LOGGED_SOURCES
+    assert gate.refused["no_token"] == 2 * MAX_LOGGED_SOURCES
+    now_s = REFUSAL_LOG_INTERVAL_S
     gate.refusal(None, False, "another")
-    assert len(caplog.records) == MAX_SOURCES + 1
+    assert len(caplog.records) == MAX_LOGGED_SOURCES + 1
 
 
 class TestChecking:
@@ -171,8 +184,8 @@ class TestChecking:
         assert check_tokens(settings, must_be_there=False) == ("admin.tokens",)
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=True)
-        said = f"admin.tokens.write: {tmp_path}/WRITE: cannot be read (no such file or directory)"
-        assert said in str(caught.value)
+        error_text = f"admin.tokens.write: {tmp_path}/WRITE: cannot be read (no such file or directory)"
+        assert error_text in str(caught.value)
 
     def test_a_variable_that_is_not_set_is_named_or_a_mistake(self, tmp_path: Path) -> None:
         settings = self.settings(tmp_path, tokens={"read": {"env": "READ"}, "write": {"env": "WRITE"}})
@@ -181,17 +194,15 @@ class TestChecking:
         assert check_tokens(settings, must_be_there=False, environ=ENVIRON) == ()
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=True, environ=here)
-        said = "admin.tokens.write: $WRITE: is not set, or empty; set the variable WRITE"
-        assert said in str(caught.value)
+        error_text = "admin.tokens.write: $WRITE: is not set or empty; set the variable WRITE"
+        assert error_text in str(caught.value)
 
     @pytest.mark.parametrize("must_be_there", [True, False])
-    def test_one_that_others_may_read_is_refused_and_not_shown(
-        self, tmp_path: Path, must_be_there: bool
-    ) -> None:
+    def test_token_file_readable_by_others_is_refused(self, tmp_path: Path, must_be_there: bool) -> None:
         settings = self.in_files(tmp_path)
         (tmp_path / "READ").chmod(0o644)
         with pytest.raises(ConfigError) as caught:
             check_tokens(settings, must_be_there=must_be_there)
-        said = f"admin.tokens.read: {tmp_path}/READ: nobody but its owner may read it; chmod 600"
-        assert said in str(caught.value)
+        error_text = f"admin.tokens.read: {tmp_path}/READ: must be readable only by its owner; run `chmod 600"
+        assert error_text in str(caught.value)
         assert READ not in str(caught.value)

@@ -1,6 +1,6 @@
-"""Makes a member's control process fail on command; Python imports this first where it is on its path.
+"""Makes a member's control process fail on command. Python imports this module first if it is on its path.
 
-The file that the environment names says what fails now, as JSON: ``{"names": "gone" | "slow"}``,
+A file that the environment names lists the present failures as JSON: ``{"names": "gone" | "slow"}``,
 ``{"routes": "gone"}``, or nothing. See `tests.chaos.seeded.local_faults`.
 """
 
@@ -32,7 +32,7 @@ def _install() -> None:
 
     def getaddrinfo(*arguments: Any, **named: Any) -> Any:
         if named.get("flags", 0) & socket.AI_NUMERICHOST:
-            return look_up(*arguments, **named)  # no name: no resolver is asked
+            return look_up(*arguments, **named)  # no name: no resolver is used
         names = _faults().get("names")
         if names == "gone":
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")

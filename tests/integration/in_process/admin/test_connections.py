@@ -236,7 +236,7 @@ async def test_idle_tls_connections_are_bounded(
     limit(MAX_STRANGERS=8, HANDSHAKE_TIMEOUT_S=LIMIT_S)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
-    await address.serve(context=admin.following(settings.admin.tls.of("p1")))
+    await address.serve(context=admin.reloading_context(settings.admin.tls.for_member("p1")))
     files_before = open_files()
     peers = [await address.connect() for _ in range(50)]
     for peer in peers:
@@ -251,7 +251,7 @@ async def test_tls_handshake_has_a_time(address: Address, limit: Limit, tmp_path
     limit(HANDSHAKE_TIMEOUT_S=0.2)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
-    await address.serve(context=admin.following(settings.admin.tls.of("p1")))
+    await address.serve(context=admin.reloading_context(settings.admin.tls.for_member("p1")))
     peers = [await address.connect() for _ in range(10)]
     for peer in peers[5:]:
         await peer.send(CLIENT_HELLO)
@@ -294,7 +294,7 @@ async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def test_slow_reader_gets_the_whole_answer(address: Address, limit: Limit) -> None:
     limit(UNREAD_TIMEOUT_S=2.0, SWEEP_INTERVAL_S=0.05, SEND_BUFFER_BYTES=1)
-    limit(LEAST_READ_BYTES=1, WRITE_BUFFER_BYTES=1 << 10)
+    limit(MIN_READ_BYTES=1, WRITE_BUFFER_BYTES=1 << 10)
     await address.serve()
     peer = await address.connect(receive_buffer_bytes=1)
     await peer.send(OWNERSHIP * 9 + OWNERSHIP.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
@@ -311,7 +311,11 @@ async def test_silent_watcher_loses_its_place(
     address: Address, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(UNREAD_TIMEOUT_S=0.5, SWEEP_INTERVAL_S=0.05, SEND_BUFFER_BYTES=1)
-    for name, value in (("MAX_WATCHERS", 1), ("TELL_EVERY_S", 0.0), ("LOOK_EVERY_S", 0.0)):
+    for name, value in (
+        ("MAX_WATCHERS", 1),
+        ("MAX_DOCUMENT_INTERVAL_S", 0.0),
+        ("CHANGE_CHECK_INTERVAL_S", 0.0),
+    ):
         monkeypatch.setattr(f"fleet.admin.live.{name}", value)
     await address.serve()
     silent = await address.connect(receive_buffer_bytes=1)
@@ -409,7 +413,7 @@ async def test_cleanup_waits_for_nobody(address: Address) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (CLIENT_HELLO, "it speaks TLS, and there is no admin.tls; ask by http, or add `admin: {tls: {}}`"),
+        (CLIENT_HELLO, "it speaks TLS, and there is no admin.tls; use http, or add `admin: {tls: {}}`"),
         (b"PROXY TCP4 10.0.0.1 10.0.0.2 5 9092\r\n", "it speaks PROXY protocol v1; switch the"),
         (b"\x00\x00\x00\x19\x00\x12\x00\x03\x00\x00\x00\x01\x00\x05", "it speaks Kafka; point clients at a"),
     ],
@@ -423,12 +427,10 @@ async def test_other_protocol_is_named_in_the_log_once(
         peer = await address.connect()
         await peer.send(data)
         await peer.closed()
-    lines = [
-        each for each in caplog.messages if f"a connection from {HOST} to the admin address: {said}" in each
-    ]
+    lines = [each for each in caplog.messages if f"admin address: connection from {HOST}: {said}" in each]
     assert len(lines) == 1
     assert (await address.ask()).startswith(b"HTTP/1.1 200")
-    assert len([each for each in caplog.messages if "to the admin address: it speaks" in each]) == 1
+    assert len([each for each in caplog.messages if f"{HOST}: it speaks" in each]) == 1
 
 
 async def test_plaintext_at_an_admin_address_with_tls_is_logged(
@@ -436,15 +438,15 @@ async def test_plaintext_at_an_admin_address_with_tls_is_logged(
 ) -> None:
     files = secured(tmp_path).admin.tls
     assert files is not None
-    await address.serve(context=admin.make_context(files.of("p1")))
+    await address.serve(context=admin.make_context(files.for_member("p1")))
     peer = await address.connect()
     await peer.send(HEALTH)
     await peer.closed()
-    said = "to the admin address: it does not speak TLS, and admin.tls is configured; ask by https"
+    said = f"{HOST}: it does not speak TLS, but admin.tls is configured; use https"
     await until(lambda: said in caplog.text)
 
 
-async def test_what_is_no_request_is_logged_once_and_on_one_line(
+async def test_malformed_request_is_logged_once_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""

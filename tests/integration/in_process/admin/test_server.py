@@ -63,7 +63,7 @@ async def member() -> AsyncIterator[Member]:
     await runner.cleanup()
 
 
-async def test_metrics_come_as_prometheus_text(member: Member) -> None:
+async def test_metrics_are_prometheus_text(member: Member) -> None:
     status, text = await member.ask("GET", "/metrics")
     assert status == 200
     assert 'fleet_identity_owner{broker_id="2",proxy_id="p3",view="advertised"} 1.0' in text
@@ -74,23 +74,23 @@ async def test_metrics_come_as_prometheus_text(member: Member) -> None:
     assert text.endswith("# EOF\n")
 
 
-async def test_what_tells_of_counters_has_workers_count(member: Member) -> None:
+async def test_counting_pages_ask_the_workers(member: Member) -> None:
     for path, counts in (("/ownership", 0), ("/readyz", 0), ("/metrics", 1), ("/traffic", 2)):
         assert (await member.ask("GET", path))[0] == 200
         assert member.source.counts == counts
 
 
-async def test_healthz_is_ok_whatever_the_checks_say(member: Member) -> None:
+async def test_healthz_is_ok_whatever_the_checks(member: Member) -> None:
     member.source.shown = view(checks=(Check("workers", False, "0 of 1"),))
     assert await member.ask("GET", "/healthz") == (200, '{"status": "ok"}')
 
 
-async def test_healthz_says_why_a_member_does_not_vote(member: Member) -> None:
-    member.source.shown = view(raft=RaftView(trouble="No space left on device"))
+async def test_healthz_has_the_reason_of_a_missing_vote(member: Member) -> None:
+    member.source.shown = view(raft=RaftView(error="No space left on device"))
     status, text = await member.ask("GET", "/healthz")
     assert (status, json.loads(text)) == (200, {"status": "ok", "raft": "No space left on device"})
     document = OWNERSHIP.decode((await member.ask("GET", "/ownership"))[1].encode())
-    assert document.raft_trouble == "No space left on device"
+    assert document.raft_error == "No space left on device"
 
 
 async def test_readyz_names_each_check(member: Member) -> None:
@@ -108,7 +108,7 @@ async def test_readyz_names_each_check(member: Member) -> None:
     }
 
 
-async def test_ownership_tells_committed_from_advertised(member: Member) -> None:
+async def test_ownership_has_committed_and_advertised_owners(member: Member) -> None:
     status, text = await member.ask("GET", "/ownership")
     assert status == 200
     told = json.loads(text)
@@ -136,7 +136,7 @@ async def test_drain_and_undrain_are_committed(member: Member, verb: str, draine
     assert member.source.asked == [("p2", drained)]
 
 
-async def test_draining_what_is_drained_is_no_error(member: Member) -> None:
+async def test_draining_a_drained_member_is_no_error(member: Member) -> None:
     member.source.outcome = Outcome(False, "no_change", 7)
     status, text = await member.ask("POST", "/drain/p2", HEADER)
     assert (status, json.loads(text)["applied"]) == (200, False)
@@ -153,7 +153,7 @@ async def test_web_pages_cannot_drain(member: Member, headers: dict[str, str]) -
     assert member.source.asked == []
 
 
-async def test_a_get_does_not_drain(member: Member) -> None:
+async def test_get_does_not_drain(member: Member) -> None:
     status, text = await member.ask("GET", "/drain/p2", HEADER)
     assert (status, json.loads(text)["error"]["kind"]) == (405, "usage")
     assert member.source.asked == []
@@ -171,7 +171,7 @@ async def test_a_get_does_not_drain(member: Member) -> None:
         (RuntimeError("a bug"), 500, "internal"),
     ],
 )
-async def test_failures_are_json_with_a_fitting_status(
+async def test_failures_are_json_with_their_status(
     member: Member, outcome: Outcome | Exception, status: int, kind: str
 ) -> None:
     member.source.outcome = outcome
@@ -180,12 +180,12 @@ async def test_failures_are_json_with_a_fitting_status(
     assert "a bug" not in text
 
 
-async def test_unknown_pages_are_json_too(member: Member) -> None:
+async def test_unknown_page_is_json(member: Member) -> None:
     status, text = await member.ask("GET", "/owners")
     assert (status, json.loads(text)["error"]["kind"]) == (404, "not_found")
 
 
-async def test_an_address_that_is_not_loopback_only_reads() -> None:
+async def test_address_outside_loopback_is_read_only() -> None:
     source, sock = Source(), socket.create_server(("0.0.0.0", 0))
     sock.setblocking(False)
     port = sock.getsockname()[1]
@@ -199,7 +199,7 @@ async def test_an_address_that_is_not_loopback_only_reads() -> None:
     assert source.asked == []
 
 
-def test_which_sockets_are_loopback() -> None:
+def test_loopback_sockets_are_recognised() -> None:
     with socket.create_server(("127.0.0.1", 0)) as own, socket.create_server(("0.0.0.0", 0)) as every:
         assert bound_to_loopback(own)
         assert not bound_to_loopback(every)
@@ -207,7 +207,7 @@ def test_which_sockets_are_loopback() -> None:
         assert bound_to_loopback(unix)
 
 
-async def test_the_client_reads_what_the_member_says(member: Member) -> None:
+async def test_client_reads_the_documents_of_a_member(member: Member) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -219,7 +219,7 @@ async def test_the_client_reads_what_the_member_says(member: Member) -> None:
     assert "connection refused" in str(answers["p2"]) or "connect call failed" in str(answers["p2"])
 
 
-async def test_the_client_gives_up_on_who_does_not_answer() -> None:
+async def test_client_gives_up_without_an_answer() -> None:
     with listening() as silent:
         port = silent.getsockname()[1]
         answers = await client.ask_all({"p1": f"http://127.0.0.1:{port}"}, timeout_s=0.1)
@@ -227,7 +227,7 @@ async def test_the_client_gives_up_on_who_does_not_answer() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[" * 5_000, b'{"fleet":' * 5_000], ids=["empty", "lists", "maps"])
-async def test_the_client_does_not_take_anything_for_a_member(body: bytes) -> None:
+async def test_client_refuses_answers_of_other_servers(body: bytes) -> None:
     async def anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -238,10 +238,10 @@ async def test_the_client_does_not_take_anything_for_a_member(body: bytes) -> No
     port = server.sockets[0].getsockname()[1]
     async with server:
         answers = await client.ask_all({"p1": f"http://127.0.0.1:{port}"})
-    assert "is not what a member of this version says" in str(answers["p1"])
+    assert "the answer is not that of a member of this version" in str(answers["p1"])
 
 
-async def test_drain_goes_to_the_first_member_that_can(member: Member) -> None:
+async def test_drain_uses_the_first_member_that_can(member: Member) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -250,20 +250,20 @@ async def test_drain_goes_to_the_first_member_that_can(member: Member) -> None:
 
 
 @pytest.mark.parametrize("error", [NoQuorum("no majority"), CommandTimeout("late"), UnknownMember("who")])
-async def test_the_client_raises_what_the_member_raised(member: Member, error: Exception) -> None:
+async def test_client_raises_the_error_of_the_member(member: Member, error: Exception) -> None:
     member.source.outcome = error
     with pytest.raises(type(error), match=str(error)):
         await client.drain([member.url], "p2", drained=True)
 
 
-async def test_the_client_asks_nobody_else_where_there_is_no_such_member(member: Member) -> None:
+async def test_unknown_member_is_final(member: Member) -> None:
     with pytest.raises(UnknownMember):
         await client.drain([member.url, member.url], "px", drained=True)
     assert len(member.source.asked) == 1
 
 
-async def test_drain_says_so_where_nobody_may_be_asked() -> None:
-    with pytest.raises(AdminError, match="no member has a loopback admin address"):
+async def test_drain_without_writable_address_is_an_error() -> None:
+    with pytest.raises(AdminError, match="no admin address accepts changes"):
         await client.drain([], "p2", drained=True)
 
 
@@ -272,14 +272,14 @@ async def test_ids_are_quoted_in_the_address(member: Member) -> None:
         await client.drain([member.url], "../x y", drained=True)
 
 
-def test_a_wildcard_address_is_asked_on_loopback() -> None:
+def test_wildcard_address_is_asked_on_loopback() -> None:
     assert client.admin_url(Endpoint("0.0.0.0", 7201)) == "http://127.0.0.1:7201"
     assert client.admin_url(Endpoint("::", 7201)) == "http://[::1]:7201"
     assert client.admin_url(Endpoint("proxy1", 7201)) == "http://proxy1:7201"
-    assert client.normal_url("127.0.0.1:1/") == "http://127.0.0.1:1"
+    assert client.normalize_url("127.0.0.1:1/") == "http://127.0.0.1:1"
 
 
-async def test_a_view_is_taken_once_for_each_answer(member: Member) -> None:
+async def test_each_answer_takes_one_view(member: Member) -> None:
     member.source.shown = replace(view(), fleet="first")
     _, first = await member.ask("GET", "/ownership")
     member.source.shown = replace(view(), fleet="second")
@@ -345,7 +345,7 @@ async def test_reads_without_tokens_refuse_other_hosts(named_port: int, path: st
     if status == 403:
         error = json.loads(body)["error"]
         assert error["kind"] == "forbidden"
-        assert "ask by address" in error["message"]
+        assert "use an address or a name" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -357,11 +357,13 @@ async def test_reads_without_tokens_refuse_other_hosts(named_port: int, path: st
         ("/ownership", ("Host: attacker.example", "Host: 127.0.0.1")),
     ],
 )
-async def test_no_second_name_hides_the_first(named_port: int, target: str, headers: tuple[str, ...]) -> None:
+async def test_second_host_name_does_not_hide_the_first(
+    named_port: int, target: str, headers: tuple[str, ...]
+) -> None:
     assert (await status_of(named_port, target, *headers))[0] in (400, 403)
 
 
-async def test_what_is_no_browser_may_name_no_host(named_port: int) -> None:
+async def test_client_without_host_header_may_read(named_port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", named_port)
     writer.write(b"GET /ownership HTTP/1.0\r\n\r\n")
     assert (await reader.read()).split()[1] == b"200"
@@ -417,7 +419,7 @@ def bearer(token: str) -> dict[str, str]:
         ("DELETE", "/ownership", 401, 403, 405),
     ],
 )
-async def test_tokens_say_who_may_do_what(
+async def test_tokens_decide_reads_and_writes(
     guarded: Member, method: str, path: str, by_nobody: int, by_reader: int, by_writer: int
 ) -> None:
     asked = [({}, by_nobody), (HEADER, by_nobody), (bearer("wrong"), by_nobody)]
@@ -440,7 +442,7 @@ async def test_tokens_say_who_may_do_what(
         "//metrics",
     ],
 )
-async def test_no_way_of_writing_a_path_goes_around_the_token(guarded: Member, path: str) -> None:
+async def test_no_spelling_of_a_path_bypasses_the_token(guarded: Member, path: str) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(guarded.url.rpartition(":")[2]))
     writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
     answer = await reader.read()
@@ -449,12 +451,12 @@ async def test_no_way_of_writing_a_path_goes_around_the_token(guarded: Member, p
     assert answer.split()[1] in (b"400", b"401", b"404")
 
 
-async def test_who_is_refused_is_told_why_and_counted(
+async def test_refused_request_has_a_reason_and_is_counted(
     guarded: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
     for headers, said in (
         ({}, "send `Authorization: Bearer TOKEN`"),
-        (bearer("hidden-01234"), "no token of"),
+        (bearer("hidden-01234"), "not in admin.tokens"),
     ):
         async with (
             aiohttp.ClientSession() as session,
@@ -473,11 +475,13 @@ async def test_who_is_refused_is_told_why_and_counted(
         ("read_only", "1.0"),
         ("unreadable", "0.0"),
     ]
-    assert [each.getMessage() for each in caplog.records] == ["127.0.0.1 is refused: no token"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "admin request refused: source=127.0.0.1 reason=no_token"
+    ]
     assert not any(each in caplog.text + text + metrics for each in ("hidden", READ, WRITE))
 
 
-async def test_tokens_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_tokens_refuse_every_request(caplog: pytest.LogCaptureFixture) -> None:
     """As in a control process that is started again after the files have gone: the member itself goes on."""
     sock = listening()
     port = sock.getsockname()[1]
@@ -486,16 +490,13 @@ async def test_tokens_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptur
     async with aiohttp.ClientSession() as session:
         member = Member(Source(), f"http://127.0.0.1:{port}", session)
         status, text = await member.ask("POST", "/drain/p2", bearer(WRITE))
-        assert (status, "its log says why" in text, "/none" in text) == (503, True, False)
+        assert (status, "see its log" in text, "/none" in text) == (503, True, False)
         assert (await member.ask("GET", "/healthz"))[0] == 200
     await runner.cleanup()
-    assert (
-        "nobody may ask this member until its tokens can be read: fleet.yaml: /none: cannot be read"
-        in caplog.text
-    )
+    assert "admin API is closed: cannot read the tokens: fleet.yaml: /none: cannot be read" in caplog.text
 
 
-def test_a_request_is_not_answered_in_the_turn_that_reads_it() -> None:
+def test_request_is_not_answered_in_the_reading_turn() -> None:
     """From Python 3.12 on, aiohttp runs a handler at once. Found: requests sent ahead then froze control."""
     app = build_app(Source(), writable=False, connections=Connections())
     guarded = app.middlewares[-1]

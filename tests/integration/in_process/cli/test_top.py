@@ -1,4 +1,4 @@
-"""fleet/cli/top.py: one member after the other tells, and what is said where none does."""
+"""fleet/cli/top.py: updates from one member after the other, and what is shown without any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fleet.admin.documents import LIVE, LiveDocument
-from fleet.admin.live import AskOthers, nobody
+from fleet.admin.live import FetchCounts, no_other_members
 from fleet.admin.server import serve
 from fleet.admin.snapshot import FleetView
 from fleet.admin.traffic import Counts
@@ -29,7 +29,7 @@ LIMIT_S = 30.0
 
 @dataclass
 class Ticking(Source):
-    """Its clock goes, from another moment than others'."""
+    """A member with a running clock of its own."""
 
     began_s: float = field(default_factory=time.monotonic)
     me: str = "p1"
@@ -41,8 +41,8 @@ class Ticking(Source):
 
 
 @asynccontextmanager
-async def told(source: Source, others: AskOthers = nobody) -> AsyncIterator[str]:
-    """The address of a member, for as long as the block takes."""
+async def member_at(source: Source, others: FetchCounts = no_other_members) -> AsyncIterator[str]:
+    """Run a member inside the block. Returns: its address."""
     sock = listening()
     runner = await serve(source, sock, others=others)
     try:
@@ -51,8 +51,8 @@ async def told(source: Source, others: AskOthers = nobody) -> AsyncIterator[str]
         await runner.cleanup()
 
 
-async def test_once_waits_until_rates_are_known_of_all() -> None:
-    """Two seconds were taken for two counts; of a member that did not answer in time it was one."""
+async def test_once_waits_for_the_rates_of_all_members() -> None:
+    """A wait of two seconds gave only one count of a member that answered late."""
     asked = 0
 
     async def late() -> Counts:
@@ -61,57 +61,57 @@ async def test_once_waits_until_rates_are_known_of_all() -> None:
         p2 = AdminError("late") if asked <= 2 else counts(float(asked), proxy_id="p2")
         return {"p2": p2}
 
-    async with asyncio.timeout(LIMIT_S), told(Ticking(), late) as url:
-        document = await top._counted((url,), OPEN)
-    # The first document is of no count, or of one in which nothing has a rate, or of one without p2.
+    async with asyncio.timeout(LIMIT_S), member_at(Ticking(), late) as url:
+        document = await top._first_with_rates((url,), OPEN)
+    # The first update has no counts, or counts without a rate, or no counts of p2.
     assert document.rates_known
-    assert {each.rated for each in document.counted} >= {True}
+    assert {each.rated for each in document.rate_sources} >= {True}
 
 
-async def test_once_ends_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for as long as documents came."""
-    monkeypatch.setattr(top, "ONCE_LIMIT_S", 5.0)
-    async with asyncio.timeout(LIMIT_S), told(Source()) as url:
-        with pytest.raises(AdminError, match=r"p1 knows no rates of (any member|p1) within 5"):
-            await top._counted((url,), OPEN)
+async def test_once_fails_without_rates_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command waited as long as updates came."""
+    monkeypatch.setattr(top, "ONCE_TIMEOUT_S", 5.0)
+    async with asyncio.timeout(LIMIT_S), member_at(Source()) as url:
+        with pytest.raises(AdminError, match=r"p1 has no traffic rates of (any member|p1) within 5"):
+            await top._first_with_rates((url,), OPEN)
 
 
-async def test_once_ends_where_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top, "ONCE_LIMIT_S", 0.5)
+async def test_once_fails_without_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "ONCE_TIMEOUT_S", 0.5)
     sock = listening()
-    with sock, pytest.raises(AdminError, match="no member has told anything within"):
+    with sock, pytest.raises(AdminError, match="no member has sent an update within"):
         async with asyncio.timeout(LIMIT_S):
-            await top._counted((f"http://127.0.0.1:{sock.getsockname()[1]}",), OPEN)
+            await top._first_with_rates((f"http://127.0.0.1:{sock.getsockname()[1]}",), OPEN)
 
 
-async def test_once_counts_anew_where_another_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clocks of two machines were subtracted from each other: rates seemed to be known at once."""
+async def test_once_counts_again_after_a_change_of_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks of two machines were subtracted from each other: the rates seemed to be known at once."""
     seen: list[LiveDocument] = []
-    tell = top._told
+    updates = top._updates
 
     async def remembering(urls: tuple[str, ...], access: Access) -> AsyncIterator[LiveDocument]:
-        async for document in tell(urls, access):
+        async for document in updates(urls, access):
             seen.append(document)
             if document.ownership.proxy_id == "p1":
                 await first.aclose()
             yield document
 
-    monkeypatch.setattr(top, "_told", remembering)
+    monkeypatch.setattr(top, "_updates", remembering)
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as first:
-        one = await first.enter_async_context(told(Ticking()))
-        async with told(Ticking(me="p3", ahead_s=1000.0)) as other:
-            document = await top._counted((one, other), OPEN)
+        one = await first.enter_async_context(member_at(Ticking()))
+        async with member_at(Ticking(me="p3", ahead_s=1000.0)) as other:
+            document = await top._first_with_rates((one, other), OPEN)
     assert seen[0].ownership.proxy_id == "p1"
     assert document.ownership.proxy_id == "p3"
     assert document.rates_known
 
 
 async def test_silence_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What had been heard last stayed as if it were so."""
-    monkeypatch.setattr(top, "AGAIN_S", 0.1)
+    """The last update stayed on the screen as if it were current."""
+    monkeypatch.setattr(top, "RETRY_AFTER_S", 0.1)
     shown: list[tuple[LiveDocument, float]] = []
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as member:
-        url = await member.enter_async_context(told(Ticking()))
+        url = await member.enter_async_context(member_at(Ticking()))
 
         def show(document: LiveDocument, silent_s: float) -> None:
             shown.append((document, silent_s))
@@ -127,7 +127,7 @@ async def test_silence_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_nobody_at_the_start_is_an_error() -> None:
+async def test_start_without_any_member_fails() -> None:
     sock = listening()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     sock.close()
@@ -136,13 +136,13 @@ async def test_nobody_at_the_start_is_an_error() -> None:
             await top._show((url,), OPEN, lambda document, silent_s: None)
 
 
-def test_a_pipe_gets_documents_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_gets_only_documents(capsys: pytest.CaptureFixture[str]) -> None:
     document = live_sample()
     for silent_s in (0.0, 1.0, 4.0):
         top._print_line(document, silent_s)
     out = capsys.readouterr()
     assert out.out == LIVE.encode(document).decode() + "\n"
-    assert out.err == "not heard for 4.0 s\n"
+    assert out.err == "no update for 4.0 s\n"
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Why nobody says which brokers there are; a real Kafka says it in the integration tests."""
+"""Reasons for failed discovery. The integration tests use a real Kafka for success."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def why(servers: list[Endpoint], access: KafkaAccess, timeout_s: float = P
     return str(caught.value)
 
 
-async def test_each_server_has_its_reason(tmp_path: Path) -> None:
+async def test_error_has_the_reason_of_each_server(tmp_path: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1 << 16)
         writer.close()
@@ -38,9 +38,9 @@ async def test_each_server_has_its_reason(tmp_path: Path) -> None:
     foreign = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
     servers = [Endpoint("127.0.0.1", each.sockets[0].getsockname()[1]) for each in (plain, foreign)]
     tls = UpstreamTlsSettings(Authority(tmp_path).certificate, None, None, check_hostname=True, lines={})
-    said = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
-    assert f"{servers[0]}: hung up in the handshake" in said
-    assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in said
+    message = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
+    assert f"{servers[0]}: closed during the handshake" in message
+    assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in message
     plain.close()
     gone = servers[0]
     assert "Connect call failed" in await why([gone], PLAINTEXT)
@@ -56,11 +56,13 @@ async def test_a_server_that_says_nothing_has_timed_out() -> None:
     assert await why([silent], PLAINTEXT, 0.1) == f"{silent}: timed out"
 
 
-async def test_without_a_password_nobody_is_asked() -> None:
+async def test_missing_password_prevents_queries() -> None:
     secret = Secret(None, "FLEET_TEST_NO_SUCH_VARIABLE", ("upstream", "sasl", "password"), 3)
     access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret)), "fleet.yaml")
-    said = await why([Endpoint("127.0.0.1", 1)], access)
-    assert said.startswith("fleet.yaml:3: upstream.sasl.password: $FLEET_TEST_NO_SUCH_VARIABLE: is not set")
+    message = await why([Endpoint("127.0.0.1", 1)], access)
+    assert message.startswith(
+        "fleet.yaml:3: upstream.sasl.password: $FLEET_TEST_NO_SUCH_VARIABLE: is not set"
+    )
 
 
 def metadata(*hosts: str | None) -> bytes:
@@ -75,7 +77,7 @@ def metadata(*hosts: str | None) -> bytes:
 
 
 async def test_brokers_that_have_no_host_are_left_out() -> None:
-    """Found: an error that nobody caught ended the control process, at each of its starts."""
+    """Found: an uncaught error ended the control process at each start."""
     named: tuple[str | None, ...] = (None, "kafka1", "")
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -92,4 +94,4 @@ async def test_brokers_that_have_no_host_are_left_out() -> None:
     at = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
     assert [each.host for each in await discover([at], PLAINTEXT, PATIENT_S)] == ["kafka1"]
     named = (None,)
-    assert "knows of no brokers" in await why([at], PLAINTEXT)
+    assert "lists no brokers" in await why([at], PLAINTEXT)

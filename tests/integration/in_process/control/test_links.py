@@ -19,17 +19,17 @@ LIMIT_S = 10.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; the test fails where it does not come."""
+    """Wait for a condition. The test fails if the condition does not become true."""
     async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110 - conditions are of all kinds
             await asyncio.sleep(0.002)
 
 
 class Member:
-    """The links of one member, and what they told."""
+    """The links of one member, and the events that they reported."""
 
     def __init__(self, me: str, listen: socket.socket, peers: dict[str, Endpoint], **options: object) -> None:
-        self.told: list[str] = []
+        self.events_seen: list[str] = []
         self.broken: list[BaseException] = []
         self.failed_here: list[tuple[str, str]] = []
         self.frames: list[tuple[str, Kind, bytes]] = []
@@ -40,10 +40,10 @@ class Member:
         self.links = PeerLinks(me, incarnation, fleet, peers, listen, self, timing, tls, digests)  # type: ignore[arg-type]
 
     def on_up(self, peer: str) -> None:
-        self.told.append(f"+{peer}")
+        self.events_seen.append(f"+{peer}")
 
     def on_down(self, peer: str, reason: str) -> None:
-        self.told.append(f"-{peer}: {reason}")
+        self.events_seen.append(f"-{peer}: {reason}")
 
     def on_broken(self, error: BaseException) -> None:
         self.broken.append(error)
@@ -56,12 +56,12 @@ class Member:
 
     @property
     def changes(self) -> list[str]:
-        """What was told, without the reasons."""
-        return [text.partition(":")[0] for text in self.told]
+        """The reported events, without their reasons."""
+        return [text.partition(":")[0] for text in self.events_seen]
 
 
 class Network:
-    """Members on ports of their own, which stay bound when a member goes, as a supervisor keeps them."""
+    """Members with one port each. The ports stay bound when a member stops, as with a supervisor."""
 
     def __init__(self) -> None:
         self.sockets = {me: socket.create_server(("127.0.0.1", 0)) for me in ("p1", "p2", "p3")}
@@ -104,7 +104,7 @@ class Stranger:
         self.send(Kind.HELLO, Hello(fleet, proxy_id, incarnation, version).encode())
 
     def link(self, *, incarnation: int = 1) -> None:
-        """Say HELLO, and then something that only who has had the answer says."""
+        """Send HELLO, and then a frame that a member sends only after the answer."""
         self.hello(incarnation=incarnation)
         self.send(Kind.PING, b"")
 
@@ -114,7 +114,7 @@ class Stranger:
             return kind, await self.reader.readexactly(length - 1)
 
     async def closed(self) -> bytes:
-        """Wait until the other side has closed; what it had sent."""
+        """Wait until the other side has closed. Returns the bytes that it had sent."""
         received = b""
         async with asyncio.timeout(LIMIT_S):
             with contextlib.suppress(ConnectionResetError):
@@ -136,18 +136,22 @@ async def network() -> AsyncIterator[Network]:
 
 
 async def linked(network: Network, **options: object) -> tuple[Member, Member]:
-    """p1 and p2, linked; p2 has dialled."""
+    """p1 and p2, linked by a connection that p2 dialled."""
     one, two = await network.start("p1", **options), await network.start("p2", **options)
     await until(lambda: "p2" in one.links.connected and "p1" in two.links.connected)
     return one, two
 
 
-async def test_each_two_members_have_one_link(network: Network) -> None:
+async def test_pair_of_members_has_one_link(network: Network) -> None:
     members = [await network.start(me) for me in ("p1", "p2", "p3")]
     await until(lambda: all(len(member.links.connected) == 2 for member in members))
 
     assert [member.links.connected for member in members] == [{"p2", "p3"}, {"p1", "p3"}, {"p1", "p2"}]
-    assert [sorted(member.told) for member in members] == [["+p2", "+p3"], ["+p1", "+p3"], ["+p1", "+p2"]]
+    assert [sorted(member.events_seen) for member in members] == [
+        ["+p2", "+p3"],
+        ["+p1", "+p3"],
+        ["+p1", "+p2"],
+    ]
 
 
 async def test_frames_arrive_in_order_and_whole(network: Network) -> None:
@@ -182,24 +186,24 @@ async def test_a_frame_of_any_cut_is_read(network: Network) -> None:
     await stranger.close()
 
 
-async def test_what_cannot_be_sent_says_so(network: Network) -> None:
+async def test_send_returns_false_without_a_link_or_above_the_limit(network: Network) -> None:
     one, _two = await linked(network)
     assert not one.links.send("p3", Kind.RAFT, b"nobody there")
     assert not one.links.send("p2", Kind.RAFT, bytes(MAX_FRAME_BYTES))
     assert one.links.send("p2", Kind.RAFT, b"still fine")
 
 
-async def test_both_sides_are_told_once_when_one_stops(network: Network) -> None:
+async def test_stop_is_reported_once_on_both_sides(network: Network) -> None:
     one, two = await linked(network)
     await two.links.stop()
     await until(lambda: not one.links.connected)
 
     assert one.changes == ["+p2", "-p2"]
-    assert two.told == ["+p1", "-p1: stopped"]
+    assert two.events_seen == ["+p1", "-p1: stopped"]
     assert not two.links.connected
 
 
-async def test_what_was_written_before_a_stop_arrives(network: Network) -> None:
+async def test_frames_written_before_a_stop_arrive(network: Network) -> None:
     one, two = await linked(network)
     two.links.send("p1", Kind.RAFT, bytes(3_000_000))
     two.links.send("p1", Kind.RAFT, b"the last word")
@@ -224,7 +228,7 @@ async def test_a_member_that_returns_is_linked_again(network: Network, returning
     assert stays.changes == [f"+{returning}", f"-{returning}", f"+{returning}"]
 
 
-async def test_a_reset_is_told_at_once(network: Network) -> None:
+async def test_reset_is_reported_immediately(network: Network) -> None:
     one = await network.start("p1", idle_s=60.0)
     stranger = await network.connect("p1")
     stranger.link()
@@ -250,35 +254,35 @@ class TestHello:
         await stranger.close()
 
     async def test_a_peer_that_does_not_hear_the_answer_is_not_linked(self, network: Network) -> None:
-        """Found: such a one dialled for ever, and was up for as long as it waited, each time."""
+        """Found: such a peer dialled for ever, and its link was up during each wait."""
         one = await network.start("p1", hello_timeout_s=0.1, ping_s=0.01)
         stranger = await network.connect("p1")
         stranger.hello()
         await stranger.closed()
-        assert one.told == []
+        assert one.events_seen == []
         await stranger.close()
 
     @pytest.mark.parametrize(
         ("hello", "reason"),
         [
-            ({"fleet": "other"}, "belongs to fleet 'other', this is 'demo'"),
-            ({"proxy_id": "p9"}, "'p9' is no member of this fleet"),
-            ({"proxy_id": "p1"}, "'p1' is no member of this fleet"),
-            ({"version": 2}, "speaks protocol version 2, this is 1"),
+            ({"fleet": "other"}, "belongs to fleet 'other', this member to 'demo'"),
+            ({"proxy_id": "p9"}, "'p9' is not a member of this fleet"),
+            ({"proxy_id": "p1"}, "'p1' is not a member of this fleet"),
+            ({"version": 2}, "speaks protocol version 2, this member speaks 1"),
         ],
     )
-    async def test_one_that_does_not_fit_is_refused(
+    async def test_mismatched_hello_is_refused(
         self, network: Network, caplog: pytest.LogCaptureFixture, hello: dict[str, str], reason: str
     ) -> None:
         one = await network.start("p1")
         for _ in range(3):
             stranger = await network.connect("p1")
             stranger.hello(**hello)  # type: ignore[arg-type]
-            assert await stranger.closed() == b"", "a stranger learns nothing"
+            assert await stranger.closed() == b"", "strangers get no answer"
             await stranger.close()
 
-        assert one.told == []
-        assert caplog.text.count(reason) == 1, "said, but not three times"
+        assert one.events_seen == []
+        assert caplog.text.count(reason) == 1, "logged once, not three times"
 
     async def test_the_dialling_side_checks_as_well(
         self, network: Network, caplog: pytest.LogCaptureFixture
@@ -288,7 +292,7 @@ class TestHello:
         three = await network.start("p3", peers=elsewhere)
         await until(lambda: "'p2' answered at the address of 'p1'" in caplog.text)
 
-        assert three.told == []
+        assert three.events_seen == []
 
     async def test_the_smaller_id_does_not_dial(
         self, network: Network, caplog: pytest.LogCaptureFixture
@@ -297,8 +301,8 @@ class TestHello:
         stranger = await network.connect("p2")
         stranger.hello("p1")
         assert await stranger.closed() == b""
-        assert two.told == []
-        assert "'p1' dialled, and should have been dialled" in caplog.text
+        assert two.events_seen == []
+        assert "'p1' connected in the wrong direction" in caplog.text
         await stranger.close()
 
     @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ class TestHello:
         await stranger.close()
 
     @pytest.mark.parametrize(
-        ("data", "said"),
+        ("data", "message"),
         [
             (b"GET / HTTP/1.1\r\nHost: fleet\r\n\r\n", "it speaks HTTP to the address for members; send"),
             (
@@ -345,14 +349,14 @@ class TestHello:
         ids=["HTTP", "TLS", "SSH", "Kafka"],
     )
     async def test_other_protocol_is_named_in_the_log(
-        self, network: Network, caplog: pytest.LogCaptureFixture, data: bytes, said: str
+        self, network: Network, caplog: pytest.LogCaptureFixture, data: bytes, message: str
     ) -> None:
         await network.start("p1", hello_timeout_s=60.0)
         stranger = await network.connect("p1")
         stranger.writer.write(data)
         assert await stranger.closed() == b""
         await stranger.close()
-        assert f"no link: a connection from 127.0.0.1: {said}" in caplog.text
+        assert f"no link: a connection from 127.0.0.1: {message}" in caplog.text
 
     async def test_silence_is_closed(self, network: Network) -> None:
         await network.start("p1", hello_timeout_s=0.05, ping_s=0.01)
@@ -365,7 +369,7 @@ class TestHello:
         strangers = [await network.connect("p1") for _ in range(128)]
         await until(lambda: len(one.links._strangers) == 128)
         late = await network.connect("p1")
-        assert await strangers[0].closed() == b"", "the oldest one makes room"
+        assert await strangers[0].closed() == b"", "the oldest connection makes room"
         assert len(one.links._strangers) == 128
         late.link()
         await until(lambda: one.links.connected)
@@ -388,14 +392,14 @@ class TestHello:
             await stranger.close()
 
 
-def said(*digests: str) -> Hello:
+def hello_with(*digests: str) -> Hello:
     return Hello("demo", "p3", 1, voter_digests=digests)
 
 
 class TestVoters:
     """A fleet with two configurations must not take either half for a majority."""
 
-    def test_digest_ignores_order_and_tells_voters_apart(self) -> None:
+    def test_digest_ignores_order_and_distinguishes_voters(self) -> None:
         assert digest_voters(["p2", "p1", "p3"]) == digest_voters(["p1", "p2", "p3"])
         others: list[list[str]] = [["p1", "p2"], ["p1", "p2", "p4"], ["p1", "p2p3"], ["p1", "p2", "p3", "p4"]]
         assert digest_voters(["p1", "p2", "p3"]) not in map(digest_voters, others)
@@ -423,7 +427,7 @@ class TestVoters:
         assert other in caplog.text
         assert "`voter:`" in caplog.text
         assert not checking.links.connected
-        assert checking.told == []
+        assert checking.events_seen == []
 
     async def test_a_member_without_a_digest_is_linked_and_reported(
         self, network: Network, caplog: pytest.LogCaptureFixture
@@ -434,7 +438,7 @@ class TestVoters:
         old.link()
         await until(lambda: one.links.connected)
         assert one.links.without_digests == {"p3"}
-        assert "p3 does not say which voters it counts" in caplog.text
+        assert "p3 sends no voter digest" in caplog.text
 
         newer = await network.connect("p1")
         newer.send(Kind.HELLO, Hello("demo", "p3", 2, voter_digests=("1:a",)).encode())
@@ -453,30 +457,30 @@ class TestVoters:
     ) -> None:
         one = await network.start("p1", voter_digests=["1:a", "1:b"])
         stranger = await network.connect("p1")
-        stranger.send(Kind.HELLO, said(*theirs).encode())
+        stranger.send(Kind.HELLO, hello_with(*theirs).encode())
         if linked:
             assert (await stranger.read())[0] == Kind.HELLO
         else:
-            assert await stranger.closed() == b"", "a member of another fleet learns nothing"
-            assert one.told == []
+            assert await stranger.closed() == b"", "a member of another fleet gets no answer"
+            assert one.events_seen == []
         await stranger.close()
 
     @pytest.mark.parametrize(
         "value", [None, "1:a", {}, [1], [""], ["a" * 81], ["a"] * 9, [["a"]], [None], True]
     )
     async def test_malformed_digests_are_refused(self, network: Network, value: object) -> None:
-        values = {**json.loads(said().encode()), "voter_digests": value}
+        values = {**json.loads(hello_with().encode()), "voter_digests": value}
         with pytest.raises(ValueError, match="voter_digests"):
             Hello.decode(json.dumps(values).encode())
         one = await network.start("p1", voter_digests=["1:a"])
         stranger = await network.connect("p1")
         stranger.send(Kind.HELLO, json.dumps(values).encode())
         assert await stranger.closed() == b""
-        assert one.told == []
+        assert one.events_seen == []
         await stranger.close()
 
     def test_previous_release_reads_a_hello_with_digests(self) -> None:
-        most = said(*("1:" + f"{number}" * 78 for number in range(8)))
+        most = hello_with(*("1:" + f"{number}" * 78 for number in range(8)))
         assert len(most.encode()) < 4096
         program = "import sys; from fleet.links import Hello; print(Hello.decode(sys.stdin.buffer.read()))"
         read = previous_release.run(program, most.encode()).decode().strip()
@@ -494,9 +498,9 @@ class TestOneMemberTwice:
         first.link(incarnation=1)
         await until(lambda: one.links.connected)
         second.link(incarnation=2)
-        await until(lambda: len(one.told) == 3)
+        await until(lambda: len(one.events_seen) == 3)
 
-        assert one.told == ["+p3", "-p3: replaced by a newer connection", "+p3"]
+        assert one.events_seen == ["+p3", "-p3: replaced by a newer connection", "+p3"]
         await first.closed()
         first.send(Kind.RAFT, b"from the past")
         second.send(Kind.RAFT, b"new")
@@ -505,14 +509,14 @@ class TestOneMemberTwice:
         await first.close()
         await second.close()
 
-    async def test_so_does_a_new_connection_of_the_same_life(self, network: Network) -> None:
-        """The peer has given up a connection whose end this side has not seen."""
+    async def test_new_connection_of_the_same_life_replaces_the_link(self, network: Network) -> None:
+        """The peer has closed a connection, and this side has not received the end."""
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
         first.link()
         await until(lambda: one.links.connected)
         second.link()
-        await until(lambda: len(one.told) == 3)
+        await until(lambda: len(one.events_seen) == 3)
         await first.close()
         await second.close()
 
@@ -526,8 +530,8 @@ class TestOneMemberTwice:
         second.hello(incarnation=1)
         await second.closed()
 
-        assert one.told == ["+p3"]
-        assert "it runs twice" in caplog.text
+        assert one.events_seen == ["+p3"]
+        assert "two processes use this id" in caplog.text
         await first.close()
         await second.close()
 
@@ -546,7 +550,7 @@ class TestOnALink:
             (b"\x00\x00\x00\x01\x01", "sent a frame of kind 1"),
         ],
     )
-    async def test_garbage_ends_it(self, network: Network, data: bytes, reason: str) -> None:
+    async def test_garbage_ends_the_link(self, network: Network, data: bytes, reason: str) -> None:
         one = await network.start("p1")
         stranger = await network.connect("p1")
         stranger.link()
@@ -554,27 +558,27 @@ class TestOnALink:
         stranger.writer.write(data)
         await stranger.closed()
 
-        assert one.told == ["+p3", f"-p3: {reason}"]
+        assert one.events_seen == ["+p3", f"-p3: {reason}"]
         await stranger.close()
 
-    async def test_pings_keep_it_warm_and_are_not_passed_on(self, network: Network) -> None:
+    async def test_pings_keep_the_link_and_are_not_events(self, network: Network) -> None:
         one, two = await linked(network, ping_s=0.01, idle_s=0.5)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + 1.2
         await until(lambda: loop.time() > end_s)
 
-        assert (one.told, two.told) == (["+p2"], ["+p1"])
+        assert (one.events_seen, two.events_seen) == (["+p2"], ["+p1"])
         assert one.frames == two.frames == []
 
-    async def test_silence_ends_it(self, network: Network) -> None:
-        """Half-open: the peer is gone, and nothing says so."""
+    async def test_silence_ends_the_link(self, network: Network) -> None:
+        """A half-open connection: the peer is dead, and no packet reports it."""
         one = await network.start("p1", ping_s=0.01, idle_s=0.2)
         stranger = await network.connect("p1")
         stranger.link()
         await until(lambda: one.links.connected)
         await until(lambda: not one.links.connected)
 
-        assert one.told == ["+p3", "-p3: silent for 0.2 s"]
+        assert one.events_seen == ["+p3", "-p3: silent for 0.2 s"]
         await stranger.close()
 
     async def test_a_peer_that_does_not_read_is_given_up(self, network: Network) -> None:
@@ -589,10 +593,10 @@ class TestOnALink:
             assert sent < 200
         await until(lambda: not one.links.connected)
 
-        assert one.told == ["+p3", "-p3: does not read what it is sent"]
+        assert one.events_seen == ["+p3", "-p3: the peer does not read its frames"]
         stranger.writer.transport.abort()
 
-    async def test_a_callback_that_fails_does_not_end_it(
+    async def test_failing_callback_does_not_end_the_link(
         self, network: Network, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = await linked(network)
@@ -629,8 +633,8 @@ async def test_a_peer_that_refuses_is_not_dialled_ten_times_a_second(
     before, end_s = dialled, loop.time() + 0.5
     await until(lambda: loop.time() > end_s)
 
-    assert two.told == []
-    assert dialled - before <= 4, "each pause is twice the one before"
+    assert two.events_seen == []
+    assert dialled - before <= 4, "each pause is twice the previous one"
     server.close()
 
 
@@ -651,10 +655,8 @@ async def test_a_name_that_cannot_be_does_not_end_the_dialling(
     await until(lambda: dialled >= 3)
 
 
-async def test_it_is_told_where_links_are_looked_after_no_more(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found: such a task was told of at the end of the process, and no peer was dialled any more."""
+async def test_failed_link_task_is_reported(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: the failure showed only at the end of the process, and no peer was dialled any more."""
 
     async def fail(*_: object) -> None:
         raise MemoryError
@@ -665,17 +667,17 @@ async def test_it_is_told_where_links_are_looked_after_no_more(
     assert isinstance(two.broken[0], MemoryError)
 
 
-async def test_a_peer_whose_name_is_unknown_is_a_failure_of_ones_own(network: Network) -> None:
+async def test_unknown_name_is_a_local_failure(network: Network) -> None:
     two = await network.start("p2", peers={"p1": Endpoint("no-such-host.invalid", 1)})
     await until(lambda: two.failed_here)
-    peer, said = two.failed_here[0]
+    peer, error = two.failed_here[0]
     assert peer == "p1"
-    assert "no address for no-such-host.invalid" in said
-    assert two.told == []
+    assert "no address for no-such-host.invalid" in error
+    assert two.events_seen == []
 
 
-async def test_a_peer_that_cannot_be_accepted_is_a_failure_of_ones_own(network: Network) -> None:
-    """p1 is dialled, and has no descriptor for it."""
+async def test_failed_accept_is_a_local_failure(network: Network) -> None:
+    """p1 is dialled, and has no descriptor left for the connection."""
     one = await network.start("p1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     stranger = socket.socket()

@@ -1,4 +1,4 @@
-"""What is asked of members and brokers, and what each kind of answer, or none, is taken for."""
+"""Probes of members and brokers, and the outcome for each kind of answer, or for no answer."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from kio.serial import entity_reader
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.control.probes import (
     HoldEnd,
-    HoldPace,
+    HoldTiming,
     Target,
-    hold,
+    hold_connection,
     probe_broker,
     probe_member,
     resolve,
 )
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
-from fleet.proxy.wire.api_versions import error_reply
+from fleet.proxy.wire.api_versions import build_error_reply
 from fleet.runtime.outbound import LocalFailure, Resolver
-from fleet.tls.brokers import to_brokers
+from fleet.tls.brokers import broker_tls
 from tests.certificates import Authority
 
 PATIENT_S = 30.0
 HASTY_S = 0.1
-HANGS_UP = "it hangs up when it is asked for ApiVersions"
+CLOSES = "it closes the connection on ApiVersions"
 
 Script = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
-    """Reads one request on each connection, and does with it what a script says."""
+    """Reads one request per connection, and passes it to the script of the test."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -56,7 +56,7 @@ class Server:
             frame = await reader.readexactly(int.from_bytes(size, "big"))
             self.asked.append(frame)
             await self._script(frame, reader, writer)
-            await reader.read()  # until whoever asked has gone
+            await reader.read()  # until the client has closed
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -78,7 +78,7 @@ async def serving(
 
 
 def answer(error_code: int, body: bytes = bytes(4), correlation_id: int | None = None) -> Script:
-    """A whole response: header v0, error code, and the rest of the body."""
+    """A complete response: header v0, error code, and the rest of the body."""
 
     async def write(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answered = struct.unpack_from(">hhi", frame)[2] if correlation_id is None else correlation_id
@@ -88,7 +88,7 @@ def answer(error_code: int, body: bytes = bytes(4), correlation_id: int | None =
 
 
 def raw(make: Callable[[int], bytes]) -> Script:
-    """Bytes made of the correlation id, and then the end of the stream."""
+    """Send bytes that contain the correlation id, and close."""
 
     async def write(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(make(struct.unpack_from(">hhi", frame)[2]))
@@ -98,12 +98,12 @@ def raw(make: Callable[[int], bytes]) -> Script:
 
 
 async def silence(_: bytes, __: asyncio.StreamReader, ___: asyncio.StreamWriter) -> None:
-    """Accepts, reads, and never answers: a frozen worker does less, a black hole not even that."""
+    """Accepts and reads, but never answers. A frozen worker does less; a black hole does not accept."""
 
 
 @pytest.fixture
 def nobody() -> Iterator[Endpoint]:
-    """An address that refuses, and that nobody else can take meanwhile."""
+    """An address that refuses connections, and that no other process can bind meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield Endpoint("127.0.0.1", bound.getsockname()[1])
@@ -129,8 +129,8 @@ async def ask_member(targets: Iterable[Target], timeout_s: float) -> ProbeOutcom
     return await probe_member(await resolve(targets, Resolver(), PATIENT_S), timeout_s)
 
 
-async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
-    async with serving(raw(error_reply)) as (server, endpoint):
+async def test_member_probe_needs_no_broker() -> None:
+    async with serving(raw(build_error_reply)) as (server, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
     (frame,) = server.asked
     header, size = entity_reader(RequestHeaderV2)(frame, 0)
@@ -141,13 +141,13 @@ async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
 
 @pytest.mark.parametrize("error_code", [0, 34, 36])
 async def test_a_member_that_gives_another_error_is_no_worker(error_code: int) -> None:
-    """As where the advertised address leads to a broker, or to something that only looks like Kafka."""
+    """The advertised address may lead to a broker, or to a service that only looks like Kafka."""
     async with serving(answer(error_code)) as (_, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
-async def test_a_member_with_an_answer_that_is_none_has_refused(script: Script) -> None:
+async def test_member_with_an_invalid_answer_has_refused(script: Script) -> None:
     async with serving(script) as (_, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
@@ -171,7 +171,7 @@ async def test_half_an_answer_in_time_is_none() -> None:
 
 
 async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint) -> None:
-    async with serving(raw(error_reply)) as (server, alive), serving(silence) as (_, frozen):
+    async with serving(raw(build_error_reply)) as (server, alive), serving(silence) as (_, frozen):
         assert await ask_member([Target(alive), Target(alive)], PATIENT_S) is ProbeOutcome.ANSWERED
         assert len(server.asked) == 2
         assert await ask_member([Target(alive), Target(frozen)], HASTY_S) is ProbeOutcome.TIMED_OUT
@@ -181,12 +181,12 @@ async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint)
 
 
 async def test_listeners_are_asked_at_the_same_time() -> None:
-    """Each answers only once the other has been asked, too."""
+    """Each listener answers only after both have been asked."""
     both_asked = asyncio.Barrier(2)
 
     async def wait_for_the_other(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await both_asked.wait()
-        writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+        writer.write(build_error_reply(struct.unpack_from(">hhi", frame)[2]))
 
     async with serving(wait_for_the_other) as (_, one), serving(wait_for_the_other) as (_, other):
         assert await ask_member([Target(one), Target(other)], PATIENT_S) is ProbeOutcome.ANSWERED
@@ -194,22 +194,22 @@ async def test_listeners_are_asked_at_the_same_time() -> None:
 
 @pytest.fixture
 def no_descriptors() -> Iterator[Callable[[], None]]:
-    """Called, it leaves this process without a descriptor to open; until the test is over."""
+    """A function that uses up the descriptors of this process until the test ends."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def exhaust() -> None:
         with socket.socket() as lowest:
-            # All below the lowest free one are taken.
+            # All descriptors below the lowest free one are in use.
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), before[1]))
 
     yield exhaust
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def test_a_member_that_cannot_be_asked_for_want_of_descriptors_has_not_refused(
+async def test_missing_descriptors_are_no_refusal_of_the_member(
     no_descriptors: Callable[[], None],
 ) -> None:
-    async with serving(raw(error_reply)) as (_, endpoint):
+    async with serving(raw(build_error_reply)) as (_, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
         targets = await resolve([Target(endpoint)], Resolver(), PATIENT_S)
         no_descriptors()
@@ -217,7 +217,7 @@ async def test_a_member_that_cannot_be_asked_for_want_of_descriptors_has_not_ref
             await probe_member(targets, PATIENT_S)
 
 
-async def test_a_member_of_whose_listeners_one_cannot_be_asked_has_not_refused(nobody: Endpoint) -> None:
+async def test_local_failure_at_one_listener_is_no_refusal(nobody: Endpoint) -> None:
     (refuses,) = await resolve([Target(nobody)], Resolver(), PATIENT_S)
     unroutable = replace(
         refuses, addresses=[(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("255.255.255.255", 1))]
@@ -234,7 +234,7 @@ async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
 # ---- brokers
 
 
-async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
+async def test_broker_probe_needs_no_authentication() -> None:
     async with serving(answer(0)) as (server, endpoint):
         assert await probe_broker(endpoint, PATIENT_S) is None
     (frame,) = server.asked
@@ -244,11 +244,11 @@ async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
     assert size == len(frame)
 
 
-async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> None:
+async def test_broker_probe_uses_tls_where_configured(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker").both)
-    tls = to_brokers(
+    tls = broker_tls(
         UpstreamSettings(
             UpstreamTlsSettings(authority.certificate, None, None, check_hostname=True, lines={})
         )
@@ -256,13 +256,13 @@ async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> N
     async with serving(answer(0), context) as (server, endpoint):
         assert await probe_broker(endpoint, PATIENT_S, tls) is None
         assert len(server.asked) == 1
-        assert await probe_broker(endpoint, PATIENT_S) == HANGS_UP + "; does it want TLS?"
+        assert await probe_broker(endpoint, PATIENT_S) == CLOSES + "; does it require TLS?"
     async with serving(answer(0)) as (server, endpoint):
         assert await probe_broker(endpoint, HASTY_S, tls) == "timed out"
         assert server.asked == []
 
 
-async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_versions() -> None:
+async def test_broker_for_anonymous_clients_is_asked_for_offsets() -> None:
     frames: list[bytes] = []
 
     async def both(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -271,27 +271,27 @@ async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_version
         writer.write(struct.pack(">iii", 8, struct.unpack_from(">hhi", frames[0])[2], 0))
 
     async with serving(both) as (_, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S, serves_strangers=True) is None
+        assert await probe_broker(endpoint, PATIENT_S, serves_anonymous_clients=True) is None
     (frame,) = frames
     _, size = entity_reader(RequestHeaderV1)(frame, 0)
     request, _ = entity_reader(ListOffsetsRequest)(frame, size)
     assert (request.replica_id, request.topics) == (-1, ())
 
 
-async def test_a_broker_that_answers_api_versions_and_nothing_else_is_not_reachable() -> None:
+async def test_broker_with_api_versions_alone_is_unreachable() -> None:
     async with serving(answer(0)) as (_, endpoint):
-        trouble = await probe_broker(endpoint, HASTY_S, serves_strangers=True)
-        assert trouble == "it answers ApiVersions, and then nothing"
+        trouble = await probe_broker(endpoint, HASTY_S, serves_anonymous_clients=True)
+        assert trouble == "it answers ApiVersions, but not ListOffsets"
 
 
-async def test_a_broker_that_answers_strangers_no_more_is_there() -> None:
+async def test_broker_that_stops_serving_anonymous_clients_is_up() -> None:
     async def hang_up(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answer(0)(frame, reader, writer)
         await reader.readexactly(4)
         writer.write_eof()
 
     async with serving(hang_up) as (_, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S, serves_strangers=True) is None
+        assert await probe_broker(endpoint, PATIENT_S, serves_anonymous_clients=True) is None
 
 
 @pytest.mark.parametrize("error_code", [35, 1])
@@ -301,7 +301,7 @@ async def test_a_broker_that_gives_an_error_is_not_reachable(error_code: int) ->
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
-async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Script) -> None:
+async def test_broker_with_an_invalid_answer_is_unreachable(script: Script) -> None:
     async with serving(script) as (_, endpoint):
         assert await probe_broker(endpoint, PATIENT_S)
 
@@ -314,8 +314,8 @@ async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Scr
         Endpoint("127.0.0.1", 70_000),
     ],
 )
-async def test_an_address_that_is_none_is_not_reachable(endpoint: Endpoint) -> None:
-    """Hostile brokers found that control ended with a UnicodeError at the first of these, again and again."""
+async def test_invalid_address_is_unreachable(endpoint: Endpoint) -> None:
+    """Found by hostile brokers: the first of these ended control with a UnicodeError at each start."""
     assert await probe_broker(endpoint, PATIENT_S)
 
 
@@ -329,19 +329,19 @@ async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpo
 
 
 async def held(
-    target: Target, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+    target: Target, pace: HoldTiming, asked: Callable[[], None], answered: Callable[[], None]
 ) -> HoldEnd:
     (resolved,) = await resolve([target], Resolver(), PATIENT_S)
-    return await hold(resolved, pace, asked, answered)
+    return await hold_connection(resolved, pace, asked, answered)
 
 
-HASTY = HoldPace(first_s=HASTY_S, interval_s=0.01, silence_s=PATIENT_S)
-PATIENT = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
+HASTY = HoldTiming(first_s=HASTY_S, interval_s=0.01, silence_s=PATIENT_S)
+PATIENT = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
 
 
 @dataclass
-class Heard:
-    """What was asked and answered on a held connection."""
+class HeldCounts:
+    """Numbers of questions and answers on a held connection."""
 
     asked: int = 0
     answered: int = 0
@@ -359,11 +359,11 @@ class Heard:
 
 
 def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None]) -> Script:
-    """Answers every question until an event is set; does something then."""
+    """Answers every question until an event is set, and then runs an action."""
 
     async def script(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not stop.is_set():
-            writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+            writer.write(build_error_reply(struct.unpack_from(">hhi", frame)[2]))
             frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
         then(writer)
 
@@ -371,34 +371,34 @@ def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None])
 
 
 async def test_a_held_connection_ends_with_the_worker() -> None:
-    gone, heard = asyncio.Event(), Heard()
+    gone, counts = asyncio.Event(), HeldCounts()
     async with serving(answering(gone, lambda writer: writer.write_eof())) as (server, endpoint):
-        holding = asyncio.create_task(held(Target(endpoint), HASTY, heard.ask, heard.answer))
-        await heard.until_answered(20)
-        assert heard.asked >= heard.answered
+        holding = asyncio.create_task(held(Target(endpoint), HASTY, counts.ask, counts.answer))
+        await counts.until_answered(20)
+        assert counts.asked >= counts.answered
         assert not holding.done(), "the limit is for the first answer alone"
         gone.set()
         async with asyncio.timeout(PATIENT_S):
             assert await holding is HoldEnd.CLOSED
-    assert len(server.asked) == 1, "all over one connection"
+    assert len(server.asked) == 1, "one connection carries all questions"
 
 
-async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up() -> None:
-    silent, heard = asyncio.Event(), Heard()
-    pace = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
+async def test_silent_held_connection_is_given_up() -> None:
+    silent, counts = asyncio.Event(), HeldCounts()
+    pace = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
     async with serving(answering(silent, lambda _: None)) as (_, endpoint):
-        holding = asyncio.create_task(held(Target(endpoint), pace, heard.ask, heard.answer))
-        await heard.until_answered(1)
+        holding = asyncio.create_task(held(Target(endpoint), pace, counts.ask, counts.answer))
+        await counts.until_answered(1)
         silent.set()
         async with asyncio.timeout(PATIENT_S):
             assert await holding is HoldEnd.GIVEN_UP
-    assert heard.asked > heard.answered
+    assert counts.asked > counts.answered
 
 
-async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
-    heard = Heard()
-    assert await held(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
+async def test_missing_worker_gives_no_held_connection(nobody: Endpoint) -> None:
+    counts = HeldCounts()
+    assert await held(Target(nobody), PATIENT, counts.ask, counts.answer) is HoldEnd.UNREACHABLE
     for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):
         async with serving(script) as (_, endpoint):
-            assert await held(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
-    assert heard == Heard()
+            assert await held(Target(endpoint), pace, counts.ask, counts.answer) is HoldEnd.UNREACHABLE
+    assert counts == HeldCounts()

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fleet.control.process import IDENTITY_HANDOVER_SHARE
 from fleet.runtime import child, sockets
 from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
+from fleet.runtime.supervisor import HANDOVER_SHARE
 from tests.integration.in_process.runtime.test_supervisor import LIMIT_S, ROOT, make_settings
 
 BROKEN_RAFT = """
@@ -23,6 +25,10 @@ def fail(self, now_s):
 RaftNode._observe = fail
 process.main()
 """
+
+
+def test_handover_ends_before_the_supervisor_stops_waiting() -> None:
+    assert 0 < IDENTITY_HANDOVER_SHARE < HANDOVER_SHARE < 1
 
 
 def test_end_of_the_raft_thread_ends_control(tmp_path: Path) -> None:
@@ -54,5 +60,5 @@ def test_end_of_the_raft_thread_ends_control(tmp_path: Path) -> None:
         for fd in (heard, heartbeat, lifeline, held, spec_fd):
             os.close(fd)
     assert ended.returncode == 1
-    assert "the Raft thread ends by an error" in ended.stderr
+    assert "Raft thread ended by an error" in ended.stderr
     assert "broken on purpose" in ended.stderr

@@ -1,4 +1,4 @@
-"""Control's side of the local socket, with workers that are played by the test."""
+"""Control's side of the local socket. The test plays the workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from fleet.admin.snapshot import WorkerView
 from fleet.control import worker_channels
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core.model import Broker, Directory
 from fleet.core.traffic import ApiTraffic
 from fleet.runtime import ipc
@@ -38,7 +38,7 @@ B1, B2 = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
 
 
 class Control:
-    """Workers on a socket, and what they call back."""
+    """Worker channels on a socket, and the callbacks that they made."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class Control:
         self.wanted: list[tuple[int, ...]] = []
         self.lost: list[tuple[int, ...]] = []
         self.passed: list[TrafficMessage] = []
-        self.workers = Workers(
+        self.workers = WorkerChannels(
             listening,
             self.seen.append,
             self.wanted.append,
@@ -71,7 +71,7 @@ class Control:
 
 @contextlib.asynccontextmanager
 async def control() -> AsyncIterator[Control]:
-    # A path of pytest's may be longer than a Unix socket's can be.
+    # A path of pytest may be too long for a Unix socket.
     with tempfile.TemporaryDirectory() as folder:
         made = Control(Path(folder) / "control.sock")
         await made.workers.start()
@@ -98,13 +98,13 @@ def counters(revision: int = 0, produced: int = 0, connections: int = 0) -> Coun
     )
 
 
-# ---- who is there
+# ---- connected workers
 
 
 async def test_a_worker_counts_once_it_has_said_hello() -> None:
     async with control() as made:
         silent = await made.connect()
-        first = asyncio.create_task(made.workers.wait_for_one())
+        first = asyncio.create_task(made.workers.wait_for_first())
         await made.connect(Hello(0, 100))
         async with asyncio.timeout(LIMIT_S):
             await first
@@ -128,42 +128,42 @@ async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
         assert [view.index for view in made.workers.views()] == [1]
 
 
-async def test_workers_count_when_somebody_looks() -> None:
+async def test_workers_send_counters_on_request() -> None:
     async with control() as made:
-        looks = asyncio.create_task(made.workers.count())
-        await looks  # nobody is there to be asked
+        looks = asyncio.create_task(made.workers.refresh_counters())
+        await looks  # without workers, there is nothing to wait for
         worker = await made.connect(Hello(0, 100))
-        looking = [asyncio.create_task(made.workers.count()) for _ in range(3)]
+        looking = [asyncio.create_task(made.workers.refresh_counters()) for _ in range(3)]
         assert await received(worker) == CountMessage()
         assert not any(each.done() for each in looking)
         worker.send(counters(produced=5))
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*looking)
         assert [view.counters.requests for view in made.workers.views()] == [{0: 5}]
-        # All of them are one question, and what was told just now need not be asked for.
-        await made.workers.count()
+        # Concurrent requests cause one message, and fresh counters are not requested again.
+        await made.workers.refresh_counters()
         made.workers.publish(Directory(3, 7))
         assert await received(worker) == DirectoryMessage(Directory(3, 7))
 
 
-async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer(
+async def test_counters_do_not_wait_for_a_silent_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_channels, "FRESH_S", 0.0)
+    monkeypatch.setattr(worker_channels, "COUNTERS_MAX_AGE_S", 0.0)
     async with control() as made:
         quick, slow = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         slow.send(counters(produced=3))
         await until(lambda: made.workers.views()[1].counters.requests == {0: 3})
         for produced in (5, 6):
-            looking = asyncio.create_task(made.workers.count())
+            looking = asyncio.create_task(made.workers.refresh_counters())
             assert await received(quick) == CountMessage()
             quick.send(counters(produced=produced))
             async with asyncio.timeout(LIMIT_S):
                 await looking
             assert [view.counters.requests for view in made.workers.views()] == [{0: produced}, {0: 3}]
         assert await received(slow) == CountMessage()
-        looking = asyncio.create_task(made.workers.count())
-        slow.close()  # and whoever waits for it need not
+        looking = asyncio.create_task(made.workers.refresh_counters())
+        slow.close()  # and the waiting request ends
         assert await received(quick) == CountMessage()
         quick.send(counters(produced=7))
         async with asyncio.timeout(LIMIT_S):
@@ -171,7 +171,7 @@ async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer(
         await until(lambda: made.workers.connected == 1)
 
 
-async def test_what_a_dead_worker_has_counted_is_kept_and_its_gauges_are_not() -> None:
+async def test_dead_worker_keeps_counters_but_no_gauges() -> None:
     async with control() as made:
         for pid in (100, 200):
             worker = await made.connect(Hello(0, pid))
@@ -184,12 +184,12 @@ async def test_what_a_dead_worker_has_counted_is_kept_and_its_gauges_are_not() -
         assert made.workers.retired.connections == {}
 
 
-async def test_another_process_in_a_workers_place_is_a_restart() -> None:
+async def test_new_process_of_a_worker_is_a_restart() -> None:
     async with control() as made:
         for hello, restarts in (
             (Hello(0, 100), 0),
             (Hello(1, 101), 0),
-            (Hello(0, 100), 0),  # it has only connected again
+            (Hello(0, 100), 0),  # the same process has reconnected
             (Hello(0, 200), 1),
             (Hello(1, 201), 2),
         ):
@@ -201,7 +201,7 @@ async def test_another_process_in_a_workers_place_is_a_restart() -> None:
 # ---- directories
 
 
-async def test_a_directory_goes_to_every_worker_and_to_those_that_come_later() -> None:
+async def test_directory_goes_to_present_and_later_workers() -> None:
     async with control() as made:
         early = await made.connect(Hello(0, 100))
         made.workers.publish(Directory(generation=1, revision=1))
@@ -212,7 +212,7 @@ async def test_a_directory_goes_to_every_worker_and_to_those_that_come_later() -
         assert await received(late) == DirectoryMessage(Directory(generation=2, revision=2))
 
 
-async def test_a_worker_that_is_gone_does_not_keep_the_others_from_their_directory() -> None:
+async def test_dead_worker_does_not_block_directories_of_others() -> None:
     async with control() as made:
         gone = await made.connect(Hello(0, 100))
         there = await made.connect(Hello(1, 101))
@@ -232,8 +232,8 @@ async def test_a_revision_is_applied_when_the_last_worker_has_it() -> None:
         await until(lambda: made.applied == [0, 3, 4])
 
 
-async def test_a_worker_that_dies_is_not_waited_for() -> None:
-    """Its successor starts with the newest directory, so what the others have in use is what counts."""
+async def test_dead_worker_does_not_delay_the_revision() -> None:
+    """Its successor starts with the newest directory, so only the revisions of the others count."""
     async with control() as made:
         one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         other.send(counters(revision=3))
@@ -246,10 +246,10 @@ async def test_a_worker_that_dies_is_not_waited_for() -> None:
         assert made.applied[-1] == 4
 
 
-# ---- news, and nonsense
+# ---- observations and invalid messages
 
 
-async def test_what_has_passed_is_passed_on() -> None:
+async def test_traffic_is_passed_on() -> None:
     row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, {1: ApiTraffic(2, 1, 5, 6, {40: 1})}, {"c": 1})
     connection = ConnectionRow(1, 900, "inside", 1, True, "192.0.2.7:4", "c", "moved", 1.5)
     message = TrafficMessage("0-100-1", 1_000, 1_000, (row,), (connection,), 4)
@@ -271,22 +271,22 @@ async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
         await until(lambda: made.wanted == [(3,)])
 
 
-async def test_brokers_that_a_worker_has_lost_are_passed_on_and_who_answers_is_told_to_all() -> None:
+async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:
     async with control() as made:
         early, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         early.send(BrokersLostMessage((2, 1)))
         await until(lambda: made.lost == [(2, 1)])
         for _ in range(2):
-            made.workers.tell_reachable({1: True, 2: False})
-        made.workers.tell_reachable({1: True, 2: True})
+            made.workers.publish_reachable({1: True, 2: False})
+        made.workers.publish_reachable({1: True, 2: True})
         late = await made.connect(Hello(2, 102))
         for each in (early, other):
             assert await received(each) == ReachableMessage({1: True, 2: False})
-            assert await received(each) == ReachableMessage({1: True, 2: True}), "only what is news"
+            assert await received(each) == ReachableMessage({1: True, 2: True}), "only a change is sent"
         assert await received(late) == ReachableMessage({1: True, 2: True})
 
 
-async def test_who_talks_nonsense_is_cut_off_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_message_closes_only_its_channel(caplog: pytest.LogCaptureFixture) -> None:
     async with control() as made:
         sane = await made.connect(Hello(1, 101))
         mad = await made.connect(Hello(0, 100))
@@ -295,7 +295,7 @@ async def test_who_talks_nonsense_is_cut_off_and_the_others_are_not(caplog: pyte
         await until(lambda: made.workers.connected == 1)
         sane.send(counters(produced=1))
         await until(lambda: made.workers.views()[0].counters.requests == {0: 1})
-    assert "not a message" in caplog.text
+    assert "invalid message" in caplog.text
 
 
 async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixture) -> None:
@@ -308,7 +308,7 @@ async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixtu
             await until(lambda: len(caplog.records) == 2)
         made.workers.publish(Directory(revision=1))
         assert await received(other) == DirectoryMessage(Directory(revision=1))
-    assert "only control does" in caplog.text
+    assert "which only control may send" in caplog.text
 
 
 async def test_a_stop_ends_every_connection() -> None:

@@ -1,4 +1,4 @@
-"""What LocalFleet knows without starting anything, and how it tells what its members say."""
+"""LocalFleet without processes: configuration, addresses, and members' answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fleet.tls import checking
 BROKERS = (Endpoint("127.77.1.1", 9092), Endpoint("127.77.2.2", 9094))
 
 
-def test_its_configuration_is_valid_and_has_what_was_asked_for(tmp_path: Path) -> None:
+def test_local_fleet_configuration_has_the_given_settings(tmp_path: Path) -> None:
     fleet = LocalFleet(
         tmp_path, BROKERS, 4, identities=IdentitySpace(1, 5), workers=2, timing={"suspect_after_s": 1.25}
     )
@@ -34,7 +34,7 @@ def test_its_configuration_is_valid_and_has_what_was_asked_for(tmp_path: Path) -
     assert fleet.leader() is None
 
 
-def test_it_has_certificates_where_links_are_to_be_secured(tmp_path: Path) -> None:
+def test_local_fleet_makes_certificates_for_secured_links(tmp_path: Path) -> None:
     assert LocalFleet(tmp_path / "plain", BROKERS).settings.peer_tls is None
     secured = LocalFleet(tmp_path / "secured", BROKERS, peer_tls=True)
     for proxy_id in secured.members:
@@ -77,7 +77,7 @@ def test_an_address_leads_to_the_member_that_advertises_it(tmp_path: Path) -> No
     assert fleet.bootstrap(["p2"]) == str(fleet.bootstrap_endpoint("p2"))
 
 
-def test_a_folder_too_deep_for_sockets_is_replaced_and_found_again(tmp_path: Path) -> None:
+def test_folder_too_deep_for_sockets_is_replaced(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 90)
     first, second = LocalFleet(deep, BROKERS), LocalFleet(deep, BROKERS)
     longest = max(len(os.fsencode(member.control_socket)) for member in first.settings.members.values())
@@ -87,7 +87,7 @@ def test_a_folder_too_deep_for_sockets_is_replaced_and_found_again(tmp_path: Pat
     assert not first.data.exists()
 
 
-def test_a_member_that_does_not_run_is_no_answer(tmp_path: Path) -> None:
+def test_stopped_member_has_no_ownership(tmp_path: Path) -> None:
     fleet = LocalFleet(tmp_path, BROKERS)
     assert fleet.try_ownership("p1") is None
     assert not fleet.is_ready("p1")
@@ -95,12 +95,12 @@ def test_a_member_that_does_not_run_is_no_answer(tmp_path: Path) -> None:
         fleet.ownership("p1")
 
 
-def test_a_member_that_ends_while_it_is_waited_for_is_named_with_its_log(tmp_path: Path) -> None:
+def test_wait_names_a_member_that_ends_and_its_log(tmp_path: Path) -> None:
     fleet = LocalFleet(tmp_path, BROKERS)
     fleet.config.write_text("nonsense: true\n")
     fleet.start("p2")
     try:
-        with pytest.raises(DemoError, match="running already"):
+        with pytest.raises(DemoError, match="already running"):
             fleet.start("p2")
         with pytest.raises(DemoError, match=r"(?s)p2 ended with code 2; see .*p2\.log.*nonsense"):
             fleet.await_ready("p2")
@@ -108,7 +108,7 @@ def test_a_member_that_ends_while_it_is_waited_for_is_named_with_its_log(tmp_pat
         fleet.close()
 
 
-def test_a_wait_in_vain_says_what_for(tmp_path: Path) -> None:
+def test_timed_out_wait_names_its_condition(tmp_path: Path) -> None:
     fleet = LocalFleet(tmp_path, BROKERS)
     with pytest.raises(DemoError, match=r"identities \[1, 2\] owned evenly by p1: not within 0 s"):
         fleet.await_settled({1, 2}, ["p1"], limit_s=0.0)
@@ -140,7 +140,7 @@ def document(owners: Mapping[int, tuple[str, ...]], generation: int = 3) -> Owne
             IdentityDocument(broker_id, held, held, (), None, ()) for broker_id, held in owners.items()
         ),
         takeovers=(),
-        raft_trouble=None,
+        raft_error=None,
         balanced_by="identities",
     )
 
@@ -175,7 +175,7 @@ def test_settled_is_even_committed_advertised_and_agreed(
     ],
     ids=["silent", "other generation", "no quorum", "one missing", "a stranger owns", "uneven", "overlay"],
 )
-def test_not_settled(
+def test_unsettled_fleets_are_recognized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: OwnershipDocument | None
 ) -> None:
     assert not settled(tmp_path, monkeypatch, {"p1": EVEN, "p2": other})

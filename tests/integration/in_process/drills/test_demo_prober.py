@@ -7,12 +7,12 @@ import struct
 
 from fleet.core.model import Endpoint
 from fleet.drills.workload.prober import Prober
-from fleet.drills.workload.waiting import happens
+from fleet.drills.workload.waiting import eventually
 from tests.drills.test_demo_prober import OWNERS, P1, P2, P3, response
 
 
-async def test_it_follows_a_member_over_broken_connections() -> None:
-    """A member that answers twice on each connection, with another table each time, then hangs up."""
+async def test_prober_follows_a_member_over_broken_connections() -> None:
+    """A member answers twice on each connection, with a new table each time, then closes the connection."""
     tables = [{1: P1}, {1: P2}, {1: P3}, {1: P1, 2: P2}]
     served = 0
 
@@ -33,7 +33,7 @@ async def test_it_follows_a_member_over_broken_connections() -> None:
     probing.fast = True
     task = asyncio.create_task(probing.run())
     try:
-        assert await happens(lambda: len(probing.changes["p1"]) == len(tables), 20.0)
+        assert await eventually(lambda: len(probing.changes["p1"]) == len(tables), 20.0)
     finally:
         task.cancel()
         server.close()

@@ -1,4 +1,4 @@
-"""What an observer takes from members' admin addresses."""
+"""The observer's reports from members' admin addresses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import yaml
 from fleet.admin.server import serve
 from fleet.config.file import load
 from fleet.drills.workload.observer import Observer
-from fleet.drills.workload.waiting import happens
+from fleet.drills.workload.waiting import eventually
 from tests.integration.in_process.admin.test_server import listening
 from tests.unit.admin.sample_snapshot import Source
 from tests.unit.config.test_file import tree
 
 
-async def test_generations_and_signs_of_life_are_taken_from_members(tmp_path: Path) -> None:
+async def test_observer_records_generations_and_signs_of_life(tmp_path: Path) -> None:
     sock = listening()
     runner = await serve(Source(), sock)
     data = tree()
@@ -25,8 +25,8 @@ async def test_generations_and_signs_of_life_are_taken_from_members(tmp_path: Pa
     path.write_text(yaml.safe_dump(data, sort_keys=False))
     observer = Observer(load(path, {}), frozenset({1, 2, 3}))
     try:
-        async with observer.looking():
-            assert await happens(lambda: "p1" in observer.answers, 5.0)
+        async with observer.observing():
+            assert await eventually(lambda: "p1" in observer.answers, 5.0)
     finally:
         await runner.cleanup()
     assert observer.views() == {"p2": [], "p3": []}

@@ -32,7 +32,7 @@ from tests.integration.in_process.proxy.test_worker_tls import tls_settings, tru
 from tests.unit.proxy.test_held_responses import DESCRIBE_CONFIGS, FETCH, configs, copies_for
 
 REAL_SEGMENT_BYTES = 1460
-"""With it the kernel takes 74 KB of an answer that nobody reads, and megabytes without. Measured."""
+"""With it the kernel takes 74 KB of an unread response, and megabytes without. Measured."""
 
 
 def ask(correlation_id: int) -> bytes:
@@ -40,7 +40,7 @@ def ask(correlation_id: int) -> bytes:
 
 
 async def answer_configs(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-    """With as many MiB as the correlation id says."""
+    """Answer with as many MiB as the correlation id."""
     body = configs(copies_for(number * MIB)) if key == DESCRIBE_CONFIGS else b"answer"
     writer.write(response(number, body))
     await writer.drain()
@@ -56,7 +56,7 @@ def secured(
     return tls_settings(authority), trusting(authority)
 
 
-async def test_others_have_their_turn_while_a_response_is_patched(
+async def test_other_connections_progress_while_patching_in_slices(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     listener, client = secured or (None, None)
@@ -68,10 +68,12 @@ async def test_others_have_their_turn_while_a_response_is_patched(
         reader, writer = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         other_reader, other = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         writer.write(ask(2) + fetch(3))
-        await eventually(lambda: any(each.session.working for each in at.connections()), "it is worked on")
+        await eventually(
+            lambda: any(each.session.is_working for each in at.connections()), "the response is being patched"
+        )
         first = asyncio.create_task(read_frame(reader))
         answered = 0
-        while any(each.session.working for each in at.connections()):
+        while any(each.session.is_working for each in at.connections()):
             other.write(fetch(answered))
             await read_frame(other_reader)
             answered += 1
@@ -88,7 +90,7 @@ async def test_others_have_their_turn_while_a_response_is_patched(
 async def test_held_response_waits_for_a_client_that_does_not_read(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: all of it was given to the transport at once."""
+    """Found: the whole response was written to the transport at once."""
     listener, client = secured or (None, None)
     limits = Limits(write_buffer_bytes=128 * 1024)
     async with (
@@ -102,28 +104,30 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         await eventually(lambda: at.connections() and at.connections()[0].waiting_bytes, "something waits")
         (connection,) = at.connections()
         await eventually(lambda: not len(at.worker.turns), "nothing more is written")
-        assert connection.session.working
+        assert connection.session.is_working
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * PIECE_BYTES
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(8, configs(copies_for(8 * MIB), b""))[4:]
-        await eventually(lambda: connection not in at.worker.backlogs, "it has caught up")
-        assert not connection.alert
+        await eventually(lambda: connection not in at.worker.backlogs, "the client has caught up")
+        assert not connection.is_alert
         writer.close()
 
 
 async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, asyncio.StreamWriter]:
-    """Have the answer to a client's requests come, and nobody get a turn to work on it."""
+    """Let the response to a client's requests arrive, without a turn to work on it."""
     at.worker.turns = TurnQueue(list[object]().append)
     _, writer = await at.connect(1)
     writer.write(requests)
-    await eventually(lambda: any(each.session.working for each in at.connections()), "it has come")
+    await eventually(
+        lambda: any(each.session.is_working for each in at.connections()), "the bytes have arrived"
+    )
     (connection,) = at.connections()
     return connection, writer
 
 
-async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> None:
-    """Found: 850 clients had 33 KB counted for each, and 165 KB more kept."""
+async def test_bytes_behind_a_held_response_count_as_held(tmp_path: Path) -> None:
+    """Found: 850 clients counted with 33 KB each, and held 165 KB more."""
 
     async def both(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         if key == DESCRIBE_CONFIGS:
@@ -134,15 +138,15 @@ async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> Non
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + fetch(2))
         assert connection.broker is not None
-        kept_bytes = connection.broker.kept_bytes
-        assert kept_bytes
-        assert at.worker.responses.total_bytes == connection.session.held_bytes + kept_bytes
+        unconsumed_bytes = connection.broker.unconsumed_bytes
+        assert unconsumed_bytes
+        assert at.worker.responses.total_bytes == connection.session.held_bytes + unconsumed_bytes
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0
 
 
-async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path) -> None:
+async def test_memory_is_released_when_the_client_leaves(tmp_path: Path) -> None:
     async with broker_script(answer_configs) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
@@ -150,12 +154,12 @@ async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path
         writer.write(ask(8))
         await eventually(lambda: at.worker.responses.total_bytes, "a response is held")
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0
 
 
-async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_path: Path) -> None:
-    """Found: the Fetch response is not held, so nobody told the worker that nothing was held any more."""
+async def test_held_response_is_released_before_a_long_fetch(tmp_path: Path) -> None:
+    """Found: the Fetch response is not held, so the worker never learned that the memory was released."""
     goes_on = asyncio.Event()
     size, version = MIB, 16
 
@@ -180,8 +184,8 @@ async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_p
         writer.close()
 
 
-async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path) -> None:
-    """Found: the limit was one for each connection."""
+async def test_greatest_held_response_is_evicted_above_the_limit(tmp_path: Path) -> None:
+    """Found: the limit applied to each connection alone."""
     goes_on = asyncio.Event()
 
     async def in_part(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -199,14 +203,14 @@ async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path
         clients[3][1].write(ask(3))
         async with asyncio.timeout(LIMIT_S):
             assert await clients[0][0].read() == b""
-        assert at.worker.count().limited == {"max_patched_response_bytes": 1}
+        assert at.worker.snapshot().limited == {"max_patched_response_bytes": 1}
         assert at.worker.responses.total_bytes <= at.worker.responses.limit_bytes
         assert len(at.connections()) == 3
         goes_on.set()
 
 
 async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -> None:
-    """Found: a thousand of them could each have a megabyte kept."""
+    """Found: a thousand of them could each hold a megabyte."""
 
     async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(64 * 1024)))
@@ -227,7 +231,7 @@ async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -
 
 
 async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path) -> None:
-    """Found: what waited for each was below 64 KiB and went unnoticed, and kept a read of up to 256 KiB."""
+    """Found: less than 64 KiB waited for each client, unnoticed, and held a read of up to 256 KiB."""
 
     async def once(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(100_000)))
@@ -249,9 +253,9 @@ async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path)
 
 
 async def are_too_many(at: Running) -> None:
-    """Wait until some were closed for what is held, and look at what is held for the others."""
+    """Wait until some clients were closed for their memory, and check the memory of the others."""
     backlogs = at.worker.backlogs
-    await eventually(lambda: at.worker.count().limited.get("write_buffer_bytes"), "some are closed")
+    await eventually(lambda: at.worker.snapshot().limited.get("write_buffer_bytes"), "some are closed")
     await eventually(lambda: not backlogs._is_relieved_soon, "enough of them")
     assert backlogs.total_bytes <= backlogs.limit_bytes
     assert at.connections()

@@ -1,4 +1,4 @@
-"""fleet/proxy/limits.py, in a worker of this process: what a limit does to an offender, and not to others."""
+"""The limits of a worker in this process: their effect on clients above a limit, and on the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from fleet.config.settings import Limits
-from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
+from fleet.control.probes import HoldEnd, HoldTiming, Target, hold_connection, probe_member, resolve
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.proxy import limits as guard
@@ -55,28 +55,28 @@ async def serving(folder: Path, broker: BrokerScript, limits: Limits) -> AsyncIt
 
 
 class NoHost:
-    """Nothing is asked of it here."""
+    """Never called here."""
 
     sampling = Sampling()
 
 
 def unconnected() -> ClientConnection:
-    """A connection before its transport: it has no session."""
+    """A connection without a transport, and so without a session."""
 
     def no_session(_: str) -> Session:
-        raise AssertionError("nobody connects")
+        raise AssertionError("no client connects")
 
     return ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
 
 
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sweep but those of the test."""
+    """Disable all sweeps except those of the test."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
 
 
-async def asked(client: Client, number: int) -> None:
-    """The client notices nothing: it asks, and is answered."""
+async def require_served(client: Client, number: int) -> None:
+    """Require that the client is served: a request gets its response."""
     reader, writer = client
     writer.write(fetch(number))
     async with asyncio.timeout(LIMIT_S):
@@ -84,11 +84,11 @@ async def asked(client: Client, number: int) -> None:
 
 
 async def swept(at: Running, seconds: int) -> None:
-    """As if so much time had passed since the sweep before."""
-    watch: ConnectionLimiter = at.worker._limiter
+    """Advance the clock of sweeps by a number of seconds."""
+    limiter: ConnectionLimiter = at.worker._limiter
     for _ in range(seconds):
-        watch._sweeps_s += 1.0
-        watch.sweep(watch._sweeps_s)
+        limiter._sweep_clock_s += 1.0
+        limiter.enforce(limiter._sweep_clock_s)
         await asyncio.sleep(0)
 
 
@@ -96,7 +96,7 @@ def endpoint(at: Running) -> Endpoint:
     return Endpoint("127.0.0.1", at.ports[BOOTSTRAP])
 
 
-def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
+def log_lines(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
     return [each for each in caplog.messages if f"({limit}; " in each]
 
 
@@ -104,21 +104,21 @@ def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
 
 
 @pytest.mark.parametrize("new", [False, True])
-async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
+async def test_sweep_failure_after_the_first_turn_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
-    """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
+    """Found by reading: failures in later turns of the loop were not reported."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(
         first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
     )
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
-    everyone = [unconnected() for _ in range(guard.SWEPT_AT_ONCE + 2)]
-    everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
-    watch = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
-    sweeping = watch.start()
+    everyone = [unconnected() for _ in range(guard.SWEPT_CONNECTIONS_PER_TURN + 2)]
+    everyone[guard.SWEPT_CONNECTIONS_PER_TURN].state = State.JOINED  # so it has no session
+    limiter = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
+    sweeping = limiter.start()
     if new:
-        watch.opened(everyone[0])
+        limiter.opened(everyone[0])
     with pytest.raises(AttributeError, match="session"):
         await asyncio.wait_for(sweeping.failed, LIMIT_S)
 
@@ -127,67 +127,67 @@ async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_source"])
-async def test_a_client_above_a_limit_is_closed_at_its_first_request(
+async def test_client_above_a_limit_is_closed_at_its_first_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(**{limit: 2})) as at:
         clients = [await at.connect(BROKER) for _ in range(2)]
         for number, client in enumerate(clients):
-            await asked(client, number)
+            await require_served(client, number)
         for number in range(20):
             reader, writer = await at.connect(BROKER)
             writer.write(fetch(number))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.count().limited == {limit: 20}
-        assert at.worker.count().errors == {}
+        assert at.worker.snapshot().limited == {limit: 20}
+        assert at.worker.snapshot().errors == {}
         assert one.accepted == 2
-        (line,) = said(caplog, limit)
+        (line,) = log_lines(caplog, limit)
         assert "client 127.0.0.1:" in line
         assert "2 connections" in line
         for number, client in enumerate(clients):
-            await asked(client, 100 + number)
+            await require_served(client, 100 + number)
         clients[0][1].close()
-        await eventually(lambda: len(at.connections()) == 1, "one has gone")
-        await asked(await at.connect(BROKER), 7)
+        await eventually(lambda: len(at.connections()) == 1, "a connection is closed")
+        await require_served(await at.connect(BROKER), 7)
 
 
-async def test_one_above_a_limit_that_says_nothing_is_closed_soon(tmp_path: Path) -> None:
+async def test_silent_connection_above_a_limit_is_closed_soon(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
         client = await at.connect(BROKER)
-        await asked(client, 1)
+        await require_served(client, 1)
         reader, _ = await at.connect(BROKER)
         assert await ends(reader) == b""
-        assert at.worker.count().limited == {"max_connections": 1}
-        await asked(client, 2)
+        assert at.worker.snapshot().limited == {"max_connections": 1}
+        await require_served(client, 2)
 
 
-async def test_members_are_answered_while_a_flood_holds_every_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a new probe, and over a connection that is held. As it begins, each could be a client's."""
+async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a new probe, and over an open connection. At its beginning each could be a client's connection."""
     monkeypatch.setattr("fleet.runtime.sockets.SPARE_CONNECTIONS", 20)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
         inside = [await at.connect(BROKER) for _ in range(5)]
         for number, client in enumerate(inside):
-            await asked(client, number)
+            await require_served(client, number)
         answers: list[None] = []
-        pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
+        pace = HoldTiming(LIMIT_S, 0.01, LIMIT_S)
         targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
-        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
+        held = asyncio.create_task(
+            hold_connection(targets[0], pace, lambda: None, lambda: answers.append(None))
+        )
         await eventually(lambda: answers, "the connection is held")
         flood: list[Client] = []
         for _ in range(100):
             flood.append(await at.connect())
             assert await probe_member(targets, LIMIT_S) is ProbeOutcome.ANSWERED
-            assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last is being closed
+            assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last connection is being closed
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(ends(reader) for reader, _ in flood))
-        assert at.worker.count().limited == {"max_connections": 100}
+        assert at.worker.snapshot().limited == {"max_connections": 100}
         before = len(answers)
-        await eventually(lambda: len(answers) > before, "it is still held")
+        await eventually(lambda: len(answers) > before, "the connection is still open")
         for number, client in enumerate(inside):
-            await asked(client, 10 + number)
+            await require_served(client, 10 + number)
         assert not held.done()
         for each in at.connections():
             each.transport.abort()
@@ -197,87 +197,89 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
 # ---- time
 
 
-async def test_a_client_that_asks_nothing_is_closed(
+async def test_client_without_a_request_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
         busy = await at.connect(BROKER)
-        await asked(busy, 1)
+        await require_served(busy, 1)
         silent, halting = await at.connect(BROKER), await at.connect()
         await eventually(lambda: len(at.connections()) == 3, "all are connected")
         for byte in fetch(1)[:9]:
             halting[1].write(bytes([byte]))
             await swept(at, 1)
         await swept(at, 1)
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         await swept(at, 1)
         assert await ends(silent[0]) == await ends(halting[0]) == b""
-        assert at.worker.count().limited == {"first_request_timeout_s": 2}
-        (line,) = said(caplog, "first_request_timeout_s")
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 2}
+        (line,) = log_lines(caplog, "first_request_timeout_s")
         assert "no request for 10 s" in line
-        await asked(busy, 2)
+        await require_served(busy, 2)
 
 
-async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
+async def test_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
         answers: list[None] = []
-        pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
+        pace = HoldTiming(LIMIT_S, 0.01, LIMIT_S)
         targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
-        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
+        held = asyncio.create_task(
+            hold_connection(targets[0], pace, lambda: None, lambda: answers.append(None))
+        )
         for _ in range(10):
             before = len(answers)
-            await eventually(lambda: len(answers) > before, "it is asked over")  # noqa: B023 (awaited here)
+            await eventually(lambda: len(answers) > before, "the connection is used")  # noqa: B023 (awaited here)
             await swept(at, 5)
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         assert not held.done()
         await swept(at, 600)
-        assert await held is HoldEnd.CLOSED  # it asked nothing for ten minutes
+        assert await held is HoldEnd.CLOSED  # silent for ten minutes
 
 
 @pytest.mark.parametrize("sent", [6, 40, 200])
-async def test_a_request_that_stops_in_its_midst_is_closed(
+async def test_request_that_stops_in_its_midst_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture, sent: int
 ) -> None:
-    """In its header, and in what is forwarded as it comes."""
+    """In the header, and in the body, which is forwarded as it arrives."""
     async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
         busy, slow = await at.connect(BROKER), await at.connect(BROKER)
-        await asked(busy, 1)
-        await asked(slow, 1)
+        await require_served(busy, 1)
+        await require_served(slow, 1)
         reader, writer = slow
         writer.write(produce(2, acks=1, records_bytes=1_000)[:sent])
-        before = at.worker.count().bytes_to_broker[BROKER]
+        before = at.worker.snapshot().bytes_to_broker[BROKER]
         await eventually(
             lambda: any(each.active_timeout()[0] == "request_timeout_s" for each in at.connections()), ""
         )
         await swept(at, 60)
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         await swept(at, 1)
         assert await ends(reader) == b""
-        assert at.worker.count().limited == {"request_timeout_s": 1}
-        assert at.worker.count().bytes_to_broker[BROKER] in (before, before + sent)
-        (line,) = said(caplog, "request_timeout_s")
+        assert at.worker.snapshot().limited == {"request_timeout_s": 1}
+        assert at.worker.snapshot().bytes_to_broker[BROKER] in (before, before + sent)
+        (line,) = log_lines(caplog, "request_timeout_s")
         assert "127.0.0.1:" in line
         await eventually(lambda: one.ended == 1, "its broker's connection is free")
-        await asked(busy, 2)
+        await require_served(busy, 2)
 
 
-async def test_a_request_that_goes_on_is_waited_for_however_slow(tmp_path: Path, by_hand: None) -> None:
+async def test_slow_request_with_progress_is_not_closed(tmp_path: Path, by_hand: None) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
         client = await at.connect(BROKER)
-        await asked(client, 1)
+        await require_served(client, 1)
         (connection,) = at.connections()
         sent = produce(2, acks=1, records_bytes=40)
         for number, byte in enumerate(sent):
-            connection.client_spoke = False
+            connection.has_client_sent = False
             client[1].write(bytes([byte]))
-            await eventually(lambda: connection.client_spoke, "it has come")
+            await eventually(lambda: connection.has_client_sent, "the bytes have arrived")
             if number < len(sent) - 1:
                 await swept(at, 59)
         assert await read_frame(client[0]) == response(2, b"answer")[4:]
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
 
 
-async def test_an_idle_client_is_closed_and_one_that_waits_for_an_answer_is_not(
+async def test_idle_client_is_closed_but_not_a_waiting_one(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -288,12 +290,12 @@ async def test_an_idle_client_is_closed_and_one_that_waits_for_an_answer_is_not(
         at.worker.apply(at.directory([one, two]))
         waiting, idle = await at.connect(1), await at.connect(2)
         waiting[1].write(fetch(1))
-        await eventually(lambda: one.asked, "its request is in flight")
-        await asked(idle, 1)
+        await eventually(lambda: one.requests, "its request is in flight")
+        await require_served(idle, 1)
         await swept(at, 61)
         assert await ends(idle[0]) == b""
-        assert at.worker.count().limited == {"idle_timeout_s": 1}
-        assert len(said(caplog, "idle_timeout_s")) == 1
+        assert at.worker.snapshot().limited == {"idle_timeout_s": 1}
+        assert len(log_lines(caplog, "idle_timeout_s")) == 1
         await swept(at, 300)  # five minutes
         one.released.set()
         assert await read_frame(waiting[0]) == response(1, b"answer")[4:]
@@ -312,24 +314,26 @@ async def test_time_does_not_run_while_the_broker_takes_no_more(tmp_path: Path, 
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(5, b"answer")[4:]
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         writer.close()
 
 
-async def test_time_does_not_run_while_a_broker_is_dialled(
+async def test_time_does_not_run_while_a_broker_is_dialed(
     tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:
-        released, connect = asyncio.Event(), at.worker._dialler.connect
+        released, connect = asyncio.Event(), at.worker._dialer.connect
 
         async def held(*arguments: object) -> None:
             await released.wait()
             await connect(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(at.worker._dialler, "connect", held)
+        monkeypatch.setattr(at.worker._dialer, "connect", held)
         reader, writer = await at.connect(BROKER)
         writer.write(fetch(1)[:30])
-        await eventually(lambda: [each for each in at.connections() if each.number], "it is dialled for")
+        await eventually(
+            lambda: [each for each in at.connections() if each.number], "the broker is being dialed"
+        )
         await swept(at, 100)
         released.set()
         writer.write(fetch(1)[30:])
@@ -337,119 +341,121 @@ async def test_time_does_not_run_while_a_broker_is_dialled(
         writer.close()
 
 
-async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
+async def test_sweeps_run_periodically(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=0.5)) as at:
         reader, _ = await at.connect()
         assert await ends(reader) == b""
-        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
-async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sweeps_are_rare_without_new_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
     async with broker_script() as one, serving(tmp_path, one, limits) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         old = await at.connect(BROKER)
-        assert watch._sweeping_soon is not None
-        await asked(old, 1)
-        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        assert limiter._frequent_sweeps is not None
+        await require_served(old, 1)
+        await eventually(lambda: limiter._frequent_sweeps is None, "no client is new")
         reader, _ = await at.connect(BROKER)
-        assert watch._sweeping_soon is not None
+        assert limiter._frequent_sweeps is not None
         assert await ends(reader) == b""
-        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        await eventually(lambda: limiter._frequent_sweeps is None, "no client is new")
         assert await ends(old[0]) == b""
-        assert at.worker.count().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
 
 
-async def test_one_above_a_limit_keeps_sweeps_frequent(
+async def test_connection_above_a_limit_keeps_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         first = await at.connect(BROKER)
-        await asked(first, 1)
+        await require_served(first, 1)
         _, writer = await at.connect(BROKER)
-        await eventually(lambda: watch._admission.beyond == 1, "it is above the limit")
+        await eventually(
+            lambda: limiter._admission.over_limit_count == 1, "the connection is above the limit"
+        )
         (above,) = (each for each in at.connections() if not each.number)
-        above.answered = 1  # as a member is
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is not None
+        above.answered = 1  # like a member
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is not None
         writer.close()
-        await eventually(lambda: watch._admission.beyond == 0, "it has gone")
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is None
+        await eventually(lambda: limiter._admission.over_limit_count == 0, "the connection is closed")
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is None
 
 
-async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
+async def test_answered_member_does_not_keep_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a review: members hold a connection to each other's workers for ever."""
+    """Found by review: members keep a connection to each other's workers open forever."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         _, writer = await at.connect(BROKER)
-        await eventually(at.connections, "it has come")
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is not None
+        await eventually(at.connections, "the bytes have arrived")
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is not None
         at.connections()[0].answered = 1
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is None
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is None
         writer.close()
 
 
-async def test_who_comes_while_a_sweep_is_under_way_is_new(
+async def test_client_that_opens_during_a_sweep_counts_as_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a review: it was in no part of that sweep, which ended the frequent ones."""
+    """Found by review: the sweep did not include the client, and ended the frequent sweeps."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
-    monkeypatch.setattr(guard, "SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(guard, "SWEPT_CONNECTIONS_PER_TURN", 1)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         there = [await at.connect(BROKER) for _ in range(3)]
         for number, each in enumerate(there):
-            await asked(each, number)
-        watch.sweep(watch._sweeps_s)
-        assert watch._under_way
-        watch.opened(unconnected())
-        await eventually(lambda: not watch._under_way, "the sweep is over")
-        assert watch._sweeping_soon is not None
+            await require_served(each, number)
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._is_sweeping
+        limiter.opened(unconnected())
+        await eventually(lambda: not limiter._is_sweeping, "the sweep is over")
+        assert limiter._frequent_sweeps is not None
 
 
-async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path: Path) -> None:
+async def test_new_client_found_by_a_rare_sweep_makes_sweeps_frequent(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     new = unconnected()
-    watch = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
-    watch.sweep(0.0)
-    assert watch._sweeping_soon is not None
+    limiter = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
+    limiter.enforce(0.0)
+    assert limiter._frequent_sweeps is not None
 
 
-async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_path: Path) -> None:
+async def test_stopped_sweeps_leave_no_kernel_timer_open(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     before = set(os.listdir("/proc/self/fd"))
-    watch = ConnectionLimiter(spec.settings, spec.member, list)
-    watch.start()
-    watch.opened(unconnected())
+    limiter = ConnectionLimiter(spec.settings, spec.member, list)
+    limiter.start()
+    limiter.opened(unconnected())
     assert len(set(os.listdir("/proc/self/fd")) - before) == 2
-    watch.stop()
+    limiter.stop()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:
+async def test_clock_of_sweeps_stops_while_the_worker_is_frozen(tmp_path: Path) -> None:
     limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
-    watch = ConnectionLimiter(spec.settings, spec.member, list)
-    now_s = watch._swept_s
+    limiter = ConnectionLimiter(spec.settings, spec.member, list)
+    now_s = limiter._last_sweep_s
     for elapsed_s, every_s, expected_s in ((1.5, 2.0, 1.5), (90.0, 2.0, 3.7), (90.0, 12.0, 16.9)):
         now_s += elapsed_s
-        watch._pass(now_s, every_s)
-        assert watch._sweeps_s == pytest.approx(expected_s)
+        limiter._advance_clock(now_s, every_s)
+        assert limiter._sweep_clock_s == pytest.approx(expected_s)
 
 
 # ---- quota
 
 
-async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+async def test_client_above_its_send_quota_is_slowed_without_loss(tmp_path: Path) -> None:
     rate, count = 1 << 20, 12
     async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=rate)) as at:
         loop = asyncio.get_running_loop()
@@ -464,14 +470,14 @@ async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Pat
 
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(send(each) for each in greedy))
-        sent = at.worker.count().bytes_to_broker[BROKER]
+        sent = at.worker.snapshot().bytes_to_broker[BROKER]
         assert sent > 2 * count * DATA_BYTES // 2
-        # One second's worth may go at once; the last read's debt is paid after it went.
+        # The credit of one second may be sent at once; the debt of the last read is paid afterwards.
         assert loop.time() - began_s >= (sent - rate - DATA_BYTES) / rate - 0.1
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
 
 
-async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
+async def test_client_above_its_receive_quota_is_paused(tmp_path: Path) -> None:
     rate, count, size = 1 << 20, 6, 1 << 19
 
     async def at_length(
@@ -494,15 +500,15 @@ async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
 
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*[receive(await at.connect(BROKER)) for _ in range(2)])
-        # One second's worth may come at once, and after the last two answers nobody waits.
+        # The credit of one second may arrive at once, and no request waits after the last two responses.
         assert loop.time() - began_s >= (2 * (count - 1) * size - rate) / rate - 0.1
 
 
-async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
+async def test_response_above_the_quota_delays_the_next_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rate, longest_wait_s = 1 << 16, 0.5
-    monkeypatch.setattr(guard, "LONGEST_WAIT_S", longest_wait_s)
+    rate, max_debt_s = 1 << 16, 0.5
+    monkeypatch.setattr(guard, "MAX_DEBT_S", max_debt_s)
 
     async def at_length(
         script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
@@ -522,42 +528,42 @@ async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
             assert await read_frame(reader) == response(1, bytes(100 * rate))[4:]
             writer.write(fetch(2))
             await read_frame(reader)
-        assert loop.time() - began_s >= longest_wait_s
+        assert loop.time() - began_s >= max_debt_s
 
 
-async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
+async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
         _, writer = await at.connect(BROKER)
         writer.write(produce(1, acks=0, records_bytes=50 * 4096))
-        await eventually(lambda: [each for each in at.connections() if each._held], "it is not read from")
+        await eventually(lambda: [each for each in at.connections() if each._held], "reading has paused")
         other = await asyncio.open_connection("127.0.0.1", at.ports[BROKER], local_addr=("127.9.9.9", 0))
         for number in range(5):
-            await asked(other, number)
+            await require_served(other, number)
         (slow,) = (each for each in at.connections() if each.source == "127.0.0.1")
         assert slow.active_timeout() == (None, 0)
-        # A second connection is no way out of its debt.
+        # A second connection shares the debt.
         _, more = await at.connect(BROKER)
         more.write(produce(2, acks=0))
 
         def unread() -> list[str]:
             return [each.source for each in at.connections() if each._held & _OVERDRAWN_TO_BROKER]
 
-        await eventually(lambda: unread() == 2 * ["127.0.0.1"], "it is not read from, either")
+        await eventually(lambda: unread() == 2 * ["127.0.0.1"], "reading has paused, too")
         for each in (writer, more, other[1]):
             each.close()
 
 
-async def test_what_is_known_of_an_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
+async def test_quota_of_an_idle_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
     async with (
         broker_script() as one,
         serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as at,
     ):
         client = await at.connect(BROKER)
-        await asked(client, 1)
+        await require_served(client, 1)
         await swept(at, 1)
         assert len(at.worker._limiter._to_broker) == 1
         client[1].close()
-        await eventually(lambda: not at.connections(), "it is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
         async with asyncio.timeout(LIMIT_S):
             while at.worker._limiter._to_broker:
                 await swept(at, 1)

@@ -1,4 +1,4 @@
-"""Large bodies that pass in the kernel, through a worker in this process."""
+"""Large bodies that a worker in this process splices in the kernel."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.large_bodies import LargeBodies
 from fleet.proxy.session import Session
-from fleet.proxy.splice import LARGE_BYTES, READS, Pipe, SplicedBody, pipe
-from fleet.proxy.splice import MOST as MOST_AT_ONCE
+from fleet.proxy.splice import LARGE_BODY_BYTES, MAX_HEAD_READS, Pipe, SplicedBody, create_pipe
+from fleet.proxy.splice import MAX_SPLICED_BODIES as MOST_AT_ONCE
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.runtime import sockets
 from tests.certificates import Authority
@@ -51,8 +51,8 @@ from tests.integration.in_process.proxy.test_worker import (
 
 BODIES = 4
 LARGE = 3 * MIB + 17
-SMALL = LARGE_BYTES // 2
-MOST = 2
+SMALL = LARGE_BODY_BYTES // 2
+MAX_SPLICED_BODIES = 2
 HEAD = 10
 
 
@@ -61,21 +61,21 @@ def records(size: int, seed: int = 0) -> bytes:
 
 
 def produced(correlation_id: int, size: int) -> bytes:
-    """A Produce request that ends in records which are nowhere alike."""
+    """A Produce request whose records never repeat."""
     whole = produce(correlation_id, acks=1, records_bytes=size)
     return whole[: len(whole) - size] + records(size, correlation_id)
 
 
 class Large(BrokerScript):
-    """Notes the requests' bytes, and answers each with so many of its own."""
+    """Records the bytes of requests, and answers each with a number of bytes."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size, self.heard = size, b""
         self.cut_off: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
-        """What it does at the first request, in place of all else."""
+        """Called at the first request, instead of the usual answer."""
         self.answers: Callable[[int], bytes] | None = None
-        """Makes an answer, in place of random bytes."""
+        """Creates an answer, instead of random bytes."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -89,7 +89,7 @@ class Large(BrokerScript):
                     break
                 self.heard += struct.pack(">i", len(frame)) + frame
                 key, _, correlation_id = struct.unpack_from(">hhi", frame)
-                self.asked.append((key, correlation_id))
+                self.requests.append((key, correlation_id))
                 writer.write(self.make(key, correlation_id))
                 await writer.drain()
         writer.close()
@@ -102,7 +102,7 @@ class Large(BrokerScript):
 
 @dataclass
 class Ground:
-    """A worker before one such broker."""
+    """A worker with one such broker."""
 
     at: Running
     broker: Large
@@ -147,10 +147,10 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
         return await read_frame(reader)
 
 
-# ---- what passes
+# ---- spliced bodies
 
 
-async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_kernel(
+async def test_large_requests_arrive_unchanged_by_splice(
     ground: MakeGround,
 ) -> None:
     async with ground() as on:
@@ -160,15 +160,16 @@ async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_k
         for number in range(BODIES):
             assert await answer(reader) == response(number, records(HEAD, number))[4:]
         assert on.broker.heard == sent
-        assert on.at.worker.count().bytes_to_broker[1] == len(sent)
-        # Not: of the first body one read of the transport; of the others what is read behind the one before.
-        # On a busy machine a side may be slow, and its transport writes what the kernel does not take.
+        assert on.at.worker.snapshot().bytes_to_broker[1] == len(sent)
+        # Not spliced: one read of the first body by the transport, and the bytes read behind each other body.
+        # On a busy machine a side may be slow, and its transport writes the bytes that the kernel does not
+        # take.
         assert on.pipe.filled_bytes > len(sent) // 2
-        assert on.pipe.begun >= 1
+        assert on.pipe.started_bodies >= 1
         writer.close()
 
 
-async def test_large_responses_arrive_as_they_were_sent_and_most_of_each_in_the_kernel(
+async def test_large_responses_arrive_unchanged_by_splice(
     ground: MakeGround,
 ) -> None:
     async with ground() as on:
@@ -178,14 +179,14 @@ async def test_large_responses_arrive_as_they_were_sent_and_most_of_each_in_the_
             writer.write(fetch(number))
             expected += response(number, records(LARGE, number))
             assert await answer(reader) == expected[-LARGE - 4 :]
-        assert on.at.worker.count().bytes_to_client[1] == len(expected)
+        assert on.at.worker.snapshot().bytes_to_client[1] == len(expected)
         assert on.pipe.filled_bytes > len(expected) // 2
-        assert on.pipe.begun >= 1
-        assert on.connection.session.quiet
+        assert on.pipe.started_bodies >= 1
+        assert on.connection.session.is_idle
         writer.close()
 
 
-async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_its_transport_again(
+async def test_frames_between_bodies_return_reading_to_transports(
     ground: MakeGround,
 ) -> None:
     async with ground() as on:
@@ -195,12 +196,12 @@ async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_i
             writer.write(fetch(size) + produced(size + 1, size))
             assert await answer(reader) == response(size, records(size, size))[4:]
             assert await answer(reader) == response(size + 1, records(HEAD, size + 1))[4:]
-        assert on.pipe.begun >= 4  # each direction, and anew after many small ones
+        assert on.pipe.started_bodies >= 4  # each direction, and again after many small ones
         on.broker.size = 10
-        for number in range(2 * READS):
+        for number in range(2 * MAX_HEAD_READS):
             writer.write(fetch(number))
             await answer(reader)
-        assert on.pipe.passages == 0
+        assert on.pipe.active_bodies == 0
         broker = on.connection.broker
         assert broker is not None
         assert on.connection.transport.is_reading()
@@ -210,40 +211,40 @@ async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_i
 
 
 def fetched(correlation_id: int, end: bytes) -> bytes:
-    """One partition's records, and what is behind them. Source: FetchResponse.json, v16"""
+    """The records of one partition, and the bytes behind them. Source: FetchResponse.json, v16"""
     partition = bytes(30) + b"\x01" + struct.pack(">i", -1) + encode_varint(LARGE + 1)
     topics = b"\x02" + bytes(16) + b"\x02" + partition + records(LARGE, correlation_id) + end
     return response(correlation_id, b"\0" + bytes(10) + topics)
 
 
-async def test_the_end_of_a_fetch_response_is_looked_at_and_others_pass_as_before(ground: MakeGround) -> None:
+async def test_end_of_a_spliced_fetch_response_is_checked(ground: MakeGround) -> None:
     async with ground() as on:
         reader, writer = await on.at.connect(1)
         on.broker.answers = partial(fetched, end=bytes(3))
         for number in range(BODIES):
             writer.write(request(FETCH, 16, number, bytes(31)))
             assert await answer(reader) == fetched(number, bytes(3))[4:]
-        assert on.pipe.begun >= 1
+        assert on.pipe.started_bodies >= 1
         assert on.pipe.filled_bytes > BODIES * LARGE // 2
         on.broker.answers = partial(fetched, end=b"\0\1\0")
         writer.write(request(FETCH, 16, 9, bytes(31)))
         await ends(reader)
-        assert on.at.worker.count().errors == {"truncated": 1}
+        assert on.at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
-async def test_small_bodies_do_not_pass_so(ground: MakeGround) -> None:
+async def test_small_bodies_are_not_spliced(ground: MakeGround) -> None:
     async with ground(SMALL) as on:
         reader, writer = await on.at.connect(1)
         writer.write(fetch(1) + produced(2, SMALL))
         await answer(reader)
         await answer(reader)
-        assert (on.pipe.begun, on.pipe.filled_bytes) == (0, 0)
+        assert (on.pipe.started_bodies, on.pipe.filled_bytes) == (0, 0)
         writer.close()
 
 
 @pytest.mark.parametrize("why", ["quotas", "TLS", "no pipe", "too many files"])
-async def test_bodies_are_copied_where_they_cannot_pass_so(
+async def test_bodies_are_copied_where_splice_is_impossible(
     ground: MakeGround,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -265,7 +266,7 @@ async def test_bodies_are_copied_where_they_cannot_pass_so(
         assert await answer(reader) == response(1, records(LARGE, 1))[4:]
         await answer(reader)
         assert on.broker.heard[-LARGE:] == records(LARGE, 2)
-        assert on.at.worker.pipe is None or on.at.worker.pipe.begun == 0
+        assert on.at.worker.pipe is None or on.at.worker.pipe.started_bodies == 0
         writer.close()
 
 
@@ -273,10 +274,10 @@ def failing(*_: object, **__: object) -> int:
     raise OSError(errno.EMFILE, "too many files")
 
 
-# ---- who is slow, and who goes
+# ---- slow sides, and sides that end
 
 
-async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> None:
+async def test_slow_client_gets_the_whole_body(ground: MakeGround) -> None:
     size = 16 * MIB
     async with ground(size) as on:
         reader, writer = await on.at.connect(1)
@@ -284,7 +285,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
         transport.pause_reading()
         writer.write(fetch(1) + fetch(2))
         await eventually(
-            lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.passages,
+            lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.active_bodies,
             "the kernel takes no more",
         )
         broker = on.connection.broker
@@ -298,14 +299,14 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
         writer.close()
 
 
-async def test_a_broker_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> None:
+async def test_slow_broker_gets_the_whole_body(ground: MakeGround) -> None:
     size = 16 * MIB
     async with ground() as on:
         reader, writer = await on.at.connect(1)
         writer.write(produced(1, LARGE))
         await answer(reader)
         on.broker.reads.clear()
-        writer.write(fetch(9))  # it is read, and then nothing is
+        writer.write(fetch(9))  # the first read; then no more
         await answer(reader)
         writer.write(produced(2, size) + produced(3, size))
         broker = on.connection.broker
@@ -323,20 +324,20 @@ async def test_a_broker_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
 
 
 async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A client that has sent half of a large one, which passes in the kernel."""
+    """A client that has sent half of a large request, which is spliced."""
     reader, writer = await on.at.connect(1)
     writer.write(fetch(1))
     await answer(reader)
     writer.write(produced(2, LARGE)[: LARGE // 2])
-    await eventually(lambda: on.at.worker.count().bytes_to_broker[1] > LARGE // 2, "half of it has passed")
-    assert on.pipe.passages == 1
+    await eventually(
+        lambda: on.at.worker.snapshot().bytes_to_broker[1] > LARGE // 2, "half of the body has passed"
+    )
+    assert on.pipe.active_bodies == 1
     return reader, writer
 
 
 @pytest.mark.parametrize("how", ["eof", "reset"])
-async def test_a_client_that_goes_inside_a_request_that_passes_is_counted(
-    ground: MakeGround, how: str
-) -> None:
+async def test_client_that_ends_inside_a_spliced_request_is_counted(ground: MakeGround, how: str) -> None:
     async with ground(HEAD) as on:
         _, writer = await inside_a_request(on)
         if how == "eof":
@@ -345,38 +346,39 @@ async def test_a_client_that_goes_inside_a_request_that_passes_is_counted(
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
-        await eventually(lambda: not on.at.connections() and not on.pipe.passages, "it is gone")
-        assert on.at.worker.count().errors == ({"truncated": 1} if how == "eof" else {})
+        await eventually(
+            lambda: not on.at.connections() and not on.pipe.active_bodies, "the connection is closed"
+        )
+        assert on.at.worker.snapshot().errors == ({"truncated": 1} if how == "eof" else {})
         writer.close()
 
 
-async def test_a_client_that_vanishes_inside_a_request_that_passes_is_told_apart(
+async def test_client_vanishing_inside_a_spliced_request_is_counted(
     ground: MakeGround,
 ) -> None:
-    """The kernel tells whoever asks first, and that is not the transport here."""
+    """The kernel reports an error only to its first reader, which is not the transport here."""
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
         LargeBodies(on.connection).side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
         with suppress(ConnectionResetError):
             await ends(reader)
-        await eventually(lambda: not on.at.connections(), "it is gone")
-        assert on.at.worker.count().limited == {"vanished_timeout_s": 1}
+        await eventually(lambda: not on.at.connections(), "the connection is closed")
+        assert on.at.worker.snapshot().limited == {"vanished_timeout_s": 1}
         writer.close()
 
 
 @pytest.mark.parametrize("how", ["end", "reset"])
-async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_client(
-    ground: MakeGround, how: str
-) -> None:
+async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGround, how: str) -> None:
     async with ground() as on:
         reader, writer = await on.at.connect(1)
 
         async def cut_off(to: asyncio.StreamWriter) -> None:
             to.write(response(1, records(LARGE, 1))[: LARGE // 2])
             await eventually(
-                lambda: on.at.worker.count().bytes_to_client[1] == LARGE // 2, "half of it has passed"
+                lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
+                "half of the body has passed",
             )
-            assert on.pipe.passages == 1
+            assert on.pipe.active_bodies == 1
             if how == "reset":
                 sock = to.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -387,23 +389,25 @@ async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_clien
         async with asyncio.timeout(LIMIT_S):
             received = await reader.read()
         assert received == response(1, records(LARGE, 1))[: LARGE // 2]
-        await eventually(lambda: not on.at.connections() and not on.pipe.passages, "it is gone")
-        assert on.at.worker.count().errors == {"truncated": 1}
+        await eventually(
+            lambda: not on.at.connections() and not on.pipe.active_bodies, "the connection is closed"
+        )
+        assert on.at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
-async def test_a_request_that_passes_has_its_time_limit(ground: MakeGround) -> None:
-    """A client that is not read from has none: this one is, though not by its transport."""
+async def test_spliced_request_has_its_time_limit(ground: MakeGround) -> None:
+    """No limit runs for a paused client; here the kernel reads from the client instead of the transport."""
     async with ground(HEAD) as on:
         _, writer = await inside_a_request(on)
         limit, spoken = on.connection.active_timeout()
         assert limit == "request_timeout_s"
         writer.write(bytes(10))
-        await eventually(lambda: on.connection.active_timeout()[1] > spoken, "it is seen to go on")
+        await eventually(lambda: on.connection.active_timeout()[1] > spoken, "progress is seen")
         writer.close()
 
 
-async def test_a_connection_that_is_to_leave_does_so_when_its_large_answer_has_passed(
+async def test_leaving_connection_completes_its_spliced_response(
     ground: MakeGround,
 ) -> None:
     async with ground(16 * MIB) as on:
@@ -412,30 +416,31 @@ async def test_a_connection_that_is_to_leave_does_so_when_its_large_answer_has_p
         transport.pause_reading()
         writer.write(fetch(1))
         await eventually(
-            lambda: on.at.connections() and on.at.worker.count().bytes_to_client[1] > MIB, "it comes"
+            lambda: on.at.connections() and on.at.worker.snapshot().bytes_to_client[1] > MIB,
+            "the response arrives",
         )
         on.connection.move(LIMIT_S, LIMIT_S)
         transport.resume_reading()
         assert await answer(reader) == response(1, records(16 * MIB, 1))[4:]
         await ends(reader)
-        assert on.at.worker.count().errors == {}
+        assert on.at.worker.snapshot().errors == {}
         writer.close()
 
 
-async def test_a_request_that_passes_is_finished_in_a_drain(ground: MakeGround) -> None:
+async def test_drain_completes_a_spliced_request(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
         on.connection.drain(LIMIT_S)
         writer.write(produced(2, LARGE)[LARGE // 2 :] + fetch(3))
         assert await answer(reader) == response(2, records(HEAD, 2))[4:]
         await ends(reader)
-        assert on.broker.asked == [(FETCH, 1), (PRODUCE, 2)]
+        assert on.broker.requests == [(FETCH, 1), (PRODUCE, 2)]
         assert on.broker.heard[-LARGE:] == records(LARGE, 2)
         writer.close()
 
 
 class Side(asyncio.Transport):
-    """As much of a transport as a passage needs."""
+    """The part of a transport that a splice needs."""
 
     def __init__(self, sock: socket.socket, events: list[str], waiting_bytes: int = 0) -> None:
         super().__init__({"socket": sock})
@@ -450,31 +455,31 @@ class Side(asyncio.Transport):
 
 
 class Leaves:
-    """A traveller that stops as soon as its body has passed, as one that is to leave does."""
+    """An owner that stops as soon as its body has passed, like a connection that has to leave."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
-        self.passage: SplicedBody | None = None
+        self.body: SplicedBody | None = None
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
         self.events.append(f"{size_bytes} passed")
-        assert self.passage is not None
-        self.passage.stop()
+        assert self.body is not None
+        self.body.stop()
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
         self.events.append("head")
 
-    def passage_ends(self, to_broker: bool) -> None:
+    def splice_ended(self, to_broker: bool) -> None:
         self.events.append("ends")
-        assert self.passage is not None
-        self.passage.stop()
+        assert self.body is not None
+        self.body.stop()
 
     def side_failed(self, error: OSError, broker: bool) -> None:
         self.events.append("failed")
 
 
-async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connection_leaves() -> None:
-    """Found in a review: it was told as passed before, and the connection left without it."""
+async def test_rest_of_a_body_is_written_before_leaving() -> None:
+    """Found by review: the rest was reported before it was written, and the connection left without it."""
     pipe, events = Pipe(), list[str]()
     source, broker = socket.socketpair()
     target, client = socket.socketpair()
@@ -487,11 +492,11 @@ async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connect
     body = records(32_000)
     assert broker.send(body) == len(body)
     to, leaves = Side(target, events), Leaves(events)
-    leaves.passage = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
-    await eventually(lambda: events, "it has passed")
+    leaves.body = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
+    await eventually(lambda: events, "the body has passed")
     assert events == ["written", f"{len(body)} passed"]
-    assert pipe.passages == 0
-    assert not pipe.resting
+    assert pipe.active_bodies == 0
+    assert not pipe.idle_bodies
     received = b""
     with suppress(BlockingIOError):
         while True:
@@ -502,7 +507,7 @@ async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connect
 
 
 @pytest.mark.parametrize("left_bytes", [1000, 0])
-async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes: int) -> None:
+async def test_splice_does_not_overtake_waiting_writes(left_bytes: int) -> None:
     pipe, events = Pipe(), list[str]()
     source, broker = socket.socketpair()
     target, client = socket.socketpair()
@@ -511,8 +516,8 @@ async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes
     broker.send(records(1000))
     leaves = Leaves(events)
     sides = Side(source, events), Side(target, events, waiting_bytes=1)
-    leaves.passage = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
-    await eventually(lambda: events, "it is called")
+    leaves.body = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
+    await eventually(lambda: events, "the callback has run")
     assert events == ["ends"]
     assert source.recv(2000) == records(1000)
     with pytest.raises(BlockingIOError):
@@ -521,7 +526,7 @@ async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes
         each.close()
 
 
-async def test_a_broker_is_read_on_where_its_client_takes_more_and_no_body_passes(ground: MakeGround) -> None:
+async def test_broker_is_read_again_once_its_client_takes_more(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
         reader, writer = await on.at.connect(1)
         writer.write(fetch(1))
@@ -542,8 +547,8 @@ async def test_a_broker_is_read_on_where_its_client_takes_more_and_no_body_passe
         writer.close()
 
 
-async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeGround) -> None:
-    """Found in a review: who had left with its body was to make room for others, for ever."""
+async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGround) -> None:
+    """Found by review: a stopped splice stayed in the list of idle ones forever."""
     async with ground() as on:
         reader, writer = await on.at.connect(1)
 
@@ -551,7 +556,8 @@ async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeG
             whole = response(1, records(LARGE, 1))
             to.write(whole[: LARGE // 2])
             await eventually(
-                lambda: on.at.worker.count().bytes_to_client[1] == LARGE // 2, "half of it has passed"
+                lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
+                "half of the body has passed",
             )
             on.connection.move(LIMIT_S, LIMIT_S)
             to.write(whole[LARGE // 2 :])
@@ -561,14 +567,14 @@ async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeG
         writer.write(fetch(1))
         assert await answer(reader) == response(1, records(LARGE, 1))[4:]
         await ends(reader)
-        assert not on.pipe.resting
-        assert on.pipe.passages == 0
+        assert not on.pipe.idle_bodies
+        assert on.pipe.active_bodies == 0
         writer.close()
 
 
 @pytest.mark.parametrize("left", [1, LARGE])
-async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, left: int) -> None:
-    """Found in a review: uvloop calls once then, and the client waited for ever."""
+async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, left: int) -> None:
+    """Found by review: uvloop calls only once then, and the client waited forever."""
     async with ground() as on:
         reader, writer = await on.at.connect(1)
 
@@ -576,7 +582,7 @@ async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, lef
             whole = response(1, records(2 * LARGE, 1))
             to.write(whole[:MIB])
             await eventually(
-                lambda: on.at.worker.count().bytes_to_client[1] == MIB, "the beginning has passed"
+                lambda: on.at.worker.snapshot().bytes_to_client[1] == MIB, "the beginning has passed"
             )
             sock = to.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -592,26 +598,28 @@ async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, lef
         with suppress(ConnectionResetError):
             async with asyncio.timeout(LIMIT_S):
                 await reader.read()
-        await eventually(lambda: not on.at.connections(), "it is gone")
-        assert on.pipe.passages == 0
+        await eventually(lambda: not on.at.connections(), "the connection is closed")
+        assert on.pipe.active_bodies == 0
         writer.close()
 
 
-async def test_an_urgent_byte_keeps_nobody_busy(ground: MakeGround) -> None:
-    """Found in a review: a passage was called again and again, and had nothing to splice."""
+async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
+    """Found by review: a splice was called again and again without bytes to move."""
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
         sock = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
         sock.send(b"!", socket.MSG_OOB)
         sock.close()
         writer.write(produced(2, LARGE)[LARGE // 2 :])
-        await eventually(lambda: len(on.broker.asked) == 2, "it has come, without that byte")
+        await eventually(
+            lambda: len(on.broker.requests) == 2, "the request has arrived, without the urgent byte"
+        )
         assert await answer(reader) == response(2, records(HEAD, 2))[4:]
         writer.close()
 
 
-async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGround) -> None:
-    """As it does in a transport: else bytes were missing in the middle of what is forwarded."""
+async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGround) -> None:
+    """Like in a transport: otherwise bytes would be missing in the middle of the forwarded bytes."""
 
     def broken(_: bytes | memoryview) -> None:
         raise ZeroDivisionError
@@ -621,10 +629,10 @@ async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGro
         writer.write(fetch(1))
         await answer(reader)
         on.broker.reads.clear()
-        writer.write(fetch(2))  # the broker has waited for it already
+        writer.write(fetch(2))  # the broker has already waited for the event
         await answer(reader)
         writer.write(fetch(3))
-        await eventually(lambda: on.connection.session.in_flight, "it is on its way")
+        await eventually(lambda: on.connection.session.in_flight, "the body is in transit")
         on.connection.write = broken
         with pytest.raises(ZeroDivisionError):
             LargeBodies(on.connection).head_received(response(3, b""), to_broker=False)
@@ -633,55 +641,53 @@ async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGro
         writer.close()
 
 
-# ---- what it holds
+# ---- resources
 
 
 @pytest.mark.parametrize("name", ["splice", "pipe2"])
-async def test_where_the_system_does_not_allow_it_there_is_no_pipe(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_no_pipe_where_the_system_forbids_splice(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     files = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, name, failing)
-    assert pipe() is None
+    assert create_pipe() is None
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-async def test_so_many_at_a_time_and_one_that_rests_makes_room(ground: MakeGround) -> None:
+async def test_idle_splice_makes_room_at_the_limit(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
-        on.pipe.most = MOST
-        clients = [await on.at.connect(1) for _ in range(MOST + 1)]
+        on.pipe.max_bodies = MAX_SPLICED_BODIES
+        clients = [await on.at.connect(1) for _ in range(MAX_SPLICED_BODIES + 1)]
         for number, (reader, writer) in enumerate(clients):
             writer.write(produced(number, LARGE))
             await answer(reader)
-        assert on.pipe.begun > MOST
-        assert on.pipe.passages == len(on.pipe.resting) == MOST
+        assert on.pipe.started_bodies > MAX_SPLICED_BODIES
+        assert on.pipe.active_bodies == len(on.pipe.idle_bodies) == MAX_SPLICED_BODIES
         for number, (reader, writer) in enumerate(clients):
             writer.write(produced(number, LARGE))
             await answer(reader)
         assert on.broker.heard.count(records(LARGE, 0)) == 2
         for _, writer in clients:
             writer.close()
-        await eventually(lambda: not on.pipe.passages, "they are gone")
-        assert not on.pipe.resting
+        await eventually(lambda: not on.pipe.active_bodies, "the connections are closed")
+        assert not on.pipe.idle_bodies
 
 
-async def test_where_all_are_at_work_bodies_are_copied(ground: MakeGround) -> None:
+async def test_bodies_are_copied_when_all_splices_are_busy(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
-        on.pipe.most = 1
+        on.pipe.max_bodies = 1
         _, halfway = await inside_a_request(on)
         reader, writer = await on.at.connect(1)
         writer.write(produced(3, LARGE))
         await answer(reader)
         assert on.broker.heard[-LARGE:] == records(LARGE, 3)
-        assert on.pipe.begun == 1
+        assert on.pipe.started_bodies == 1
         writer.close()
         halfway.close()
 
 
-async def test_nothing_stays_of_a_connection_with_large_bodies(
+async def test_connection_with_large_bodies_leaves_no_reference(
     ground: MakeGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reference to itself, and no open file: whoever dups a socket keeps its connection."""
+    """No reference cycle, and no open file: a duplicated descriptor keeps a connection open."""
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     gc.disable()
@@ -699,8 +705,8 @@ async def test_nothing_stays_of_a_connection_with_large_bodies(
                     writer.transport.abort()
                 else:
                     writer.close()
-                await eventually(lambda: not on.at.connections(), "the client is gone")
-                await eventually(lambda: alive() <= before, "all that has to do with it is gone")
+                await eventually(lambda: not on.at.connections(), "the client is closed")
+                await eventually(lambda: alive() <= before, "no object of the connection is left")
             await eventually(lambda: len(os.listdir("/proc/self/fd")) <= files, "its files are closed")
     finally:
         gc.enable()
@@ -710,11 +716,11 @@ def alive() -> int:
     return sum(isinstance(each, (ClientConnection, Session, SplicedBody)) for each in gc.get_objects())
 
 
-def test_there_are_files_for_them() -> None:
+def test_descriptor_limit_includes_spliced_bodies() -> None:
     assert sockets.BODY_FDS == 2 + 2 * MOST_AT_ONCE
 
 
-async def test_a_pipe_is_empty_after_what_a_socket_did_not_take() -> None:
+async def test_pipe_is_empty_after_a_partial_write() -> None:
     pipe = Pipe()
     left, right = socket.socketpair()
     for each in (left, right):
@@ -722,7 +728,7 @@ async def test_a_pipe_is_empty_after_what_a_socket_did_not_take() -> None:
     sent = 0
     with suppress(BlockingIOError):
         while True:
-            sent += left.send(bytes(4096))  # right has all that it takes
+            sent += left.send(bytes(4096))  # the right side's buffer is full
     other, end = socket.socketpair()
     other.setblocking(False)
     end.sendall(records(1000))

@@ -31,17 +31,17 @@ def ask(correlation_id: int) -> bytes:
     )
 
 
-async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: Path) -> None:
+async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         other_reader, other = await at.connect(1)
         writer.write(ask(1) + ask(2))
         await eventually(
-            lambda: any(each.session.working for each in at.connections()), "it is walked through"
+            lambda: any(each.session.is_working for each in at.connections()), "the response is being scanned"
         )
         answered = 0
-        while any(each.session.working for each in at.connections()):
+        while any(each.session.is_working for each in at.connections()):
             other.write(ask(3))
             async with asyncio.timeout(LIMIT_S):
                 assert await other_reader.readexactly(14) == framed(b"\0other", 3)
@@ -50,16 +50,16 @@ async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: P
         async with asyncio.timeout(LIMIT_S):
             assert await reader.readexactly(len(MANY)) == MANY
         assert at.worker.responses.total_bytes == 0
-        assert not any(each.session.holding for each in at.connections())
+        assert not any(each.session.is_holding for each in at.connections())
 
 
-async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path: Path) -> None:
+async def test_unconsumed_tagged_fields_count_as_held(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + ask(2))
         assert connection.broker is not None
-        assert connection.broker.kept_bytes
-        assert at.worker.responses.total_bytes == connection.broker.kept_bytes
+        assert connection.broker.unconsumed_bytes
+        assert at.worker.responses.total_bytes == connection.broker.unconsumed_bytes
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0

@@ -20,7 +20,7 @@ from tests.integration.in_process.proxy.test_worker import (
 from tests.integration.in_process.proxy.test_worker import running as running_worker
 
 
-async def test_seen_address_is_not_dialled_for_its_identity(tmp_path: Path) -> None:
+async def test_seen_address_is_not_dialed_for_its_identity(tmp_path: Path) -> None:
     async with (
         broker_script() as one,
         broker_script() as evil,
@@ -39,7 +39,7 @@ async def test_seen_address_is_not_dialled_for_its_identity(tmp_path: Path) -> N
         other_writer.close()
 
 
-async def test_seen_address_does_not_replace_a_known_one(tmp_path: Path) -> None:
+async def test_seen_address_does_not_replace_a_known_address(tmp_path: Path) -> None:
     async with (
         broker_script() as one,
         broker_script() as evil,
@@ -60,13 +60,13 @@ async def test_seen_address_does_not_replace_a_known_one(tmp_path: Path) -> None
         assert evil.accepted == 0
 
 
-async def test_client_that_waits_has_control_asked_for_its_broker(tmp_path: Path) -> None:
+async def test_waiting_client_makes_control_look_for_its_broker(tmp_path: Path) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running_worker(tmp_path, [one.port]) as served:
         await eventually(lambda: control.channels, "hello")
         _, writer = await served.connect(2)
         writer.write(fetch(1))
-        await eventually(lambda: control.wanted() == {2}, "control is asked")
+        await eventually(lambda: control.unknown() == {2}, "control gets the request")
         writer.close()
         control.die()

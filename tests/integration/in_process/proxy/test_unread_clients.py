@@ -1,4 +1,4 @@
-"""A client that does not read what it is sent is not read from, whatever state its connection is in."""
+"""A client that does not read is paused, in each state of its connection."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES
-from fleet.proxy.budget import IN_FLIGHT_BYTES, MOST_IN_FLIGHT
-from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_BYTES, ClientConnection
+from fleet.proxy.budget import IN_FLIGHT_BYTES, MAX_IN_FLIGHT
+from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_OVERHEAD_BYTES, ClientConnection
 from fleet.proxy.host import State
-from fleet.proxy.session import MANY_IN_FLIGHT, MOST_REPLIES
+from fleet.proxy.session import MANY_IN_FLIGHT, MAX_REPLIES_PER_READ
 from tests.certificates import Authority
 from tests.integration.in_process.proxy.test_limits import swept
 from tests.integration.in_process.proxy.test_worker import (
@@ -46,14 +46,14 @@ PER_PIECE = 200
 LITTLE_BYTES = 4096
 SEGMENT_BYTES = 1460
 STALLED_LOOKS = 50
-"""At a connection, in a row: what the kernel takes is read from again."""
+"""Checks of a connection in a row: reading resumes once the kernel takes the bytes."""
 
 
 @pytest.fixture(params=["plaintext", "tls"])
 def secured(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> tuple[ListenerTlsSettings, ssl.SSLContext] | None:
-    """What listener and client need for TLS; None for plaintext."""
+    """TLS settings of listener and client; None for plaintext."""
     if request.param == "plaintext":
         return None
     authority = Authority(tmp_path)
@@ -63,7 +63,7 @@ def secured(
 async def connect_narrow(
     at: Running, broker_id: int, tls: ssl.SSLContext | None, segment_bytes: int | None = None
 ) -> Client:
-    """A client whose kernel keeps little of what it does not read."""
+    """A client with a small receive buffer."""
     sock = socket.socket()
     if segment_bytes is not None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment_bytes)
@@ -75,7 +75,7 @@ async def connect_narrow(
 
 
 async def flood(at: Running, writer: asyncio.StreamWriter, frame: bytes) -> ClientConnection:
-    """Send a request again and again, and read nothing, until the worker does not read any more."""
+    """Send a request again and again, without reading, until the worker stops reading."""
     name = "127.0.0.1:{}".format(writer.get_extra_info("sockname")[1])
 
     def mine() -> list[ClientConnection]:
@@ -104,57 +104,57 @@ async def is_joined(at: Running, writer: asyncio.StreamWriter) -> None:
     await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
 
 
-async def test_idle_client_that_reads_no_replies_is_not_read_from(
+async def test_idle_client_that_does_not_read_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: no limit applied to replies that need no broker."""
+    """Found: replies without a broker had no limit."""
     listener, client = secured or (None, None)
     async with running(tmp_path, [1], listener_tls=listener) as at:
         reader, writer = await connect_narrow(at, 1, client)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
         assert connection.state is State.IDLE
-        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * (REPLY_BYTES + 30)
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MAX_REPLIES_PER_READ * (REPLY_BYTES + 30)
         assert connection.active_timeout() == ("first_request_timeout_s", connection.answered)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             for _ in range(connection.answered):
                 assert (await read_frame(reader))[4:6] == struct.pack(">h", 35)
-        await eventually(connection.transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "reading has resumed")
         writer.close()
 
 
-async def test_client_above_a_limit_that_reads_no_replies_is_not_read_from(tmp_path: Path) -> None:
+async def test_client_above_a_limit_that_does_not_read_is_paused(tmp_path: Path) -> None:
     async with running(tmp_path, [1], limits=Limits(max_connections=1)) as at:
         _, first = await at.connect(1)
         await eventually(lambda: len(at.connections()) == 1, "the first is there")
         _, writer = await connect_narrow(at, 1, None)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
-        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * REPLY_BYTES
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MAX_REPLIES_PER_READ * REPLY_BYTES
         first.close()
         writer.close()
 
 
-async def test_client_that_reads_no_replies_is_late_with_its_first_request(tmp_path: Path) -> None:
+async def test_unread_replies_do_not_stop_the_first_request_limit(tmp_path: Path) -> None:
     async with running(tmp_path, [1], limits=Limits(first_request_timeout_s=0.5)) as at:
         _, writer = await connect_narrow(at, 1, None)
         await flood(at, writer, UNKNOWN_API_VERSIONS)
         await swept(at, 2)
-        await eventually(lambda: not at.connections(), "it is closed")
-        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        await eventually(lambda: not at.connections(), "the client is closed")
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
         writer.close()
 
 
-async def test_client_that_asks_for_more_replies_at_once_than_anybody_needs_is_closed(tmp_path: Path) -> None:
+async def test_client_requesting_too_many_replies_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path, [1]) as at:
         reader, writer = await connect_narrow(at, 1, None)
-        writer.write(UNKNOWN_API_VERSIONS * (MOST_REPLIES + 1))
+        writer.write(UNKNOWN_API_VERSIONS * (MAX_REPLIES_PER_READ + 1))
         async with asyncio.timeout(LIMIT_S):
             await reader.read()
-        assert at.worker.count().errors == {"oversize": 1}
+        assert at.worker.snapshot().errors == {"oversize": 1}
         writer.close()
 
 
-async def test_joined_client_that_reads_no_responses_is_not_read_from(
+async def test_joined_client_that_does_not_read_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     listener, client = secured or (None, None)
@@ -175,13 +175,13 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
         async with asyncio.timeout(LIMIT_S):
             for _ in range(in_flight):
                 assert len(await read_frame(reader)) == 4 + ANSWER_BYTES
-        rest = asyncio.create_task(reader.read())  # answers to what was in the kernel
-        await eventually(connection.transport.is_reading, "it is read from again")
+        rest = asyncio.create_task(reader.read())  # answers to the requests that were in the kernel
+        await eventually(connection.transport.is_reading, "reading has resumed")
         writer.close()
         await rest
 
 
-async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path: Path) -> None:
+async def test_draining_client_that_does_not_read_is_paused(tmp_path: Path) -> None:
     async with broker_script(answer_at_length) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
@@ -193,7 +193,7 @@ async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path
         writer.close()
 
 
-async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_is_dialled(
+async def test_large_first_request_pauses_reading_while_dialing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -202,7 +202,7 @@ async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_i
         reader, writer = await connect_narrow(at, 1, None)
         sent = request(LIST_GROUPS, 0, 1, bytes(4 * MIB))
         writer.write(sent)
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialed")
         (connection,) = at.connections()
         assert not connection.transport.is_reading()
         assert sum(map(len, connection._queue)) <= DATA_BYTES
@@ -212,10 +212,10 @@ async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_i
         writer.close()
 
 
-async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_nothing(
+async def test_client_with_thousands_in_flight_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: requests in flight took 3.2 bytes for each byte sent, without a limit."""
+    """Found: requests in flight took 3.2 bytes for each sent byte, without a limit."""
     listener, client = secured or (None, None)
     goes_on = asyncio.Event()
     count = 60_000
@@ -228,18 +228,21 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
         at.worker.apply(at.directory([one]))
         reader, writer = await connect_narrow(at, 1, client)
         writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
-        await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
+        await eventually(
+            lambda: at.connections() and at.connections()[0].session.is_crowded,
+            "the client has many requests in flight",
+        )
         (connection,) = at.connections()
-        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
-        assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
+        await eventually(lambda: not connection.transport.is_reading(), "reading has paused")
+        assert connection.session.in_flight <= MAX_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
         assert connection.active_timeout() == (None, 0)
         goes_on.set()
         async with asyncio.timeout(2 * LIMIT_S):
             for number in range(count):
                 assert (await read_frame(reader))[:4] == struct.pack(">i", number)
-        assert connection.session.in_flight <= MOST_IN_FLIGHT // 2
+        assert connection.session.in_flight <= MAX_IN_FLIGHT // 2
         assert connection.transport.is_reading()
-        assert not connection.alert
+        assert not connection.is_alert
         writer.close()
 
 
@@ -247,8 +250,8 @@ def joined(at: Running) -> list[ClientConnection]:
     return [each for each in at.connections() if each.state is State.JOINED]
 
 
-async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_path: Path) -> None:
-    """Found: each could have thousands, and 300 clients of a broker that did not answer took 115 MB."""
+async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None:
+    """Found: each client could have thousands, and 300 clients of an unanswering broker took 115 MB."""
     goes_on = asyncio.Event()
     clients, count = 8, 2_500
 
@@ -261,11 +264,11 @@ async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_pa
         at.worker.requests.limit_bytes = MIB
         part = at.worker.requests.limit_bytes // (2 * IN_FLIGHT_BYTES * clients)
         assert MANY_IN_FLIGHT < part < count
-        asked = [await at.connect(1) for _ in range(clients)]
+        waiting = [await at.connect(1) for _ in range(clients)]
         for number in range(count):
-            for _, writer in asked:
+            for _, writer in waiting:
                 writer.write(request(LIST_GROUPS, 0, number))
-            if number % 50 == 0:  # no read brings many of one client
+            if number % 50 == 0:  # no read brings many requests of one client
                 await asyncio.sleep(0.001)
             if not number:
                 await eventually(lambda: len(joined(at)) == clients, "all are joined")
@@ -276,19 +279,19 @@ async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_pa
         assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
         goes_on.set()
         async with asyncio.timeout(4 * LIMIT_S):
-            for reader, _ in asked:
+            for reader, _ in waiting:
                 for number in range(count):
                     assert (await read_frame(reader))[:4] == struct.pack(">i", number)
         assert not at.worker.requests.total_bytes
-        assert not any(each.alert for each in at.connections())
+        assert not any(each.is_alert for each in at.connections())
         assert all(each.transport.is_reading() for each in at.connections())
-        assert not at.worker.count().limited
-        for _, writer in asked:
+        assert not at.worker.snapshot().limited
+        for _, writer in waiting:
             writer.close()
 
 
-async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_together(tmp_path: Path) -> None:
-    """Of one address: who has few in flight stays, and who comes from elsewhere."""
+async def test_clients_with_thousands_per_read_share_a_limit(tmp_path: Path) -> None:
+    """Clients of one address are closed; clients with few requests, and of other addresses, stay."""
 
     async def never(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
@@ -302,14 +305,14 @@ async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_toge
         many = b"".join(request(LIST_GROUPS, 0, number) for number in range(12_000))
         elsewhere[1].write(many)
         writers = [modest, elsewhere[1]]
-        await eventually(lambda: len(at.worker.requests) == 1, "one has many")
+        await eventually(lambda: len(at.worker.requests) == 1, "a client has many requests")
         async with asyncio.timeout(LIMIT_S):
-            while not at.worker.count().limited:
+            while not at.worker.snapshot().limited:
                 _, writer = await at.connect(1)
                 writer.write(many[: len(many) // 2])
                 writers.append(writer)
                 await asyncio.sleep(0.01)
-        assert at.worker.count().limited.keys() == {"write_buffer_bytes"}
+        assert at.worker.snapshot().limited.keys() == {"write_buffer_bytes"}
         assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
         sources = [each.source for each in at.connections()]
         assert "127.0.0.2" in sources
@@ -318,8 +321,8 @@ async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_toge
             writer.transport.abort()
 
 
-async def test_little_that_waits_counts_with_all_of_its_read(tmp_path: Path) -> None:
-    """Found: below 4 KiB it went unnoticed. 400 clients that left 2.9 KB of 40 KB took 13.7 MB."""
+async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None:
+    """Found: less than 4 KiB was not noticed. 400 clients that left 2.9 KB of 40 KB unread took 13.7 MB."""
 
     async def as_asked(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(number)))
@@ -328,30 +331,30 @@ async def test_little_that_waits_counts_with_all_of_its_read(tmp_path: Path) -> 
     async with broker_script(as_asked) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         size, waiting = 300_000, 0
-        while not 0 < waiting <= LITTLE_BYTES:  # what the kernel takes is the same each time, or nearly so
+        while not 0 < waiting <= LITTLE_BYTES:  # the kernel takes nearly the same number of bytes each time
             size += LITTLE_BYTES // 2 - waiting
             reader, writer = await connect_narrow(at, 1, None, SEGMENT_BYTES)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(fetch(size))
             await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
             (connection,) = at.connections()
-            await eventually(lambda: not connection.session.in_flight, "it is answered")  # noqa: B023
+            await eventually(lambda: not connection.session.in_flight, "the request is answered")  # noqa: B023
             waiting = connection.waiting_bytes
             if not 0 < waiting <= LITTLE_BYTES:
                 writer.transport.abort()
-                await eventually(lambda: not at.connections(), "it is gone")
+                await eventually(lambda: not at.connections(), "the connection is closed")
         assert connection in at.worker.backlogs
         assert at.worker.backlogs.total_bytes >= waiting
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             assert len(await read_frame(reader)) == 4 + size
-        await eventually(lambda: not at.worker.backlogs.total_bytes, "it has caught up")
-        assert not connection.alert
+        await eventually(lambda: not at.worker.backlogs.total_bytes, "the client has caught up")
+        assert not connection.is_alert
         writer.close()
 
 
-async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp_path: Path) -> None:
-    """Found: a transport says once that it is full, and nobody told the broker that came later."""
+async def test_full_client_pauses_its_new_broker(tmp_path: Path) -> None:
+    """Found: a transport reports only once that it is full, so a later broker was not paused."""
 
     async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         for _ in range(1_000):
@@ -362,7 +365,7 @@ async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
-        connection.transport.resume_reading()  # what it had sent before arrives late
+        connection.transport.resume_reading()  # bytes that were sent before arrive late
         writer.write(b"".join(fetch(number) for number in range(50)))
         await eventually(lambda: connection.state is State.JOINED, "joined")
         broker = connection.broker
@@ -372,8 +375,8 @@ async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp
         writer.close()
 
 
-async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_path: Path) -> None:
-    """Produce with acks=0 still goes to the broker: 400 MB of it in a second and a half."""
+async def test_leaving_client_of_a_slow_broker_is_paused(tmp_path: Path) -> None:
+    """Produce with acks=0 still goes to the broker: 400 MB in a second and a half."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=600.0) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await at.connect(1)
@@ -382,22 +385,20 @@ async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_pa
         await eventually(lambda: not connection.session.in_flight, "answered")
         one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
         connection.drain(LIMIT_S)
-        await eventually(lambda: connection.state is State.LEAVING, "it leaves")
+        await eventually(lambda: connection.state is State.LEAVING, "the connection is leaving")
         broker = connection.broker
         assert broker is not None
         for _ in range(64):
             writer.write(produce(1, acks=0, records_bytes=MIB))
         await eventually(lambda: broker.waiting_bytes > MIB // 2, "much waits for the broker")
-        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
+        await eventually(lambda: not connection.transport.is_reading(), "reading has paused")
         assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         writer.close()
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read(
-    tmp_path: Path, draining: bool
-) -> None:
-    """Found: each write that waits takes 800 bytes, whatever its size. 100 KB took 76 MB, without a limit."""
+async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining: bool) -> None:
+    """Found: each waiting write takes 800 bytes, at any size. 100 KB took 76 MB, without a limit."""
     limits = Limits(write_buffer_bytes=4096)
     async with broker_script() as one, running(tmp_path, [one.port], limits=limits) as at:
         at.worker.apply(at.directory([one]))
@@ -408,7 +409,7 @@ async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read
         one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
         broker = connection.broker
         assert broker is not None
-        # Of a longer body than is sent here, none of which passes inside the kernel.
+        # The header of a longer body than is sent here; no part of it is spliced.
         at.worker.pipe = None
         writer.write(produce(1, acks=1, records_bytes=64 * MIB)[:4096])
         while not broker.waiting_bytes:
@@ -416,31 +417,31 @@ async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read
             await asyncio.sleep(0)
         if draining:
             connection.drain(LIMIT_S)
-        sent, most = 0, UNNOTICED_BY_BROKER_BYTES + 2 * limits.write_buffer_bytes // WRITE_BYTES
+        sent, most = 0, UNNOTICED_BY_BROKER_BYTES + 2 * limits.write_buffer_bytes // WRITE_OVERHEAD_BYTES
         async with asyncio.timeout(LIMIT_S):
             while connection.transport.is_reading() and sent <= most:
                 before = broker.waiting_bytes
                 writer.write(b"x")
                 sent += 1
-                await eventually(lambda: broker.waiting_bytes != before, "it was read")  # noqa: B023
+                await eventually(lambda: broker.waiting_bytes != before, "the bytes were read")  # noqa: B023
         assert sent <= most
         one.writers[0].transport.resume_reading()  # type: ignore[attr-defined]
-        await eventually(connection.transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "reading has resumed")
         assert not broker.waiting_bytes
-        assert connection.alert == draining
+        assert connection.is_alert == draining
         writer.close()
 
 
 async def test_small_request_behind_replies_keeps_no_large_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: a view of 20 bytes kept the 250 KB that they had come with."""
+    """Found: a view of 20 bytes kept the 250 KB of its read in memory."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
         _, writer = await at.connect(1)
         writer.write(request(API_VERSIONS, 32767, 1, bytes(3_000)) * 20 + fetch(1))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialed")
         assert [type(piece) for piece in at.connections()[0]._queue] == [bytes]
         released.set()
         writer.close()

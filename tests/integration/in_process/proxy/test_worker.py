@@ -1,4 +1,4 @@
-"""A worker in this process, between clients and brokers that are scripts."""
+"""A worker in this process, between scripted clients and brokers."""
 
 import asyncio
 import contextlib
@@ -38,8 +38,8 @@ from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.host import State
 from fleet.proxy.session import Session
-from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
-from fleet.proxy.worker import NOTICE_S, Worker
+from fleet.proxy.wire.heartbeats import HEARTBEAT, build_not_coordinator
+from fleet.proxy.worker import MOVE_NOTICE_S, Worker
 from fleet.runtime import ipc
 from fleet.runtime.child import MODULES, ChildSpec, ListenerFd
 from fleet.runtime.ipc import (
@@ -62,14 +62,14 @@ ROOT = Path(__file__).parents[4]
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 10, 16, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
-"""About as much as a worker reads at once."""
+"""About the size of one read of a worker."""
 LONG_LINGER_S = 600.0
 AT_ONCE = Limits(moves_per_second=1_000)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the worker and its brokers speak to each other."""
+    """How the worker and its brokers communicate."""
 
     upstream: UpstreamSettings
     tls: ssl.SSLContext | None
@@ -80,19 +80,19 @@ PLAINTEXT = Way(UpstreamSettings(), None)
 
 @pytest.fixture(params=["plaintext", "tls"])
 def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
-    """For what depends on what a transport does, and a TLS one does differently."""
+    """For tests that depend on the transport, because a TLS transport behaves differently."""
     return PLAINTEXT if request.param == "plaintext" else secured(Authority(tmp_path))
 
 
 def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Way:
-    """TLS with brokers that one authority certifies, and a worker that believes it, or another one."""
+    """TLS with brokers that one authority certifies, and a worker that trusts this authority or another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker", [host]).both)
     tls = UpstreamTlsSettings((believed or authority).certificate, None, None, check_hostname=True, lines={})
     return Way(UpstreamSettings(tls), context)
 
 
-# ---- a little Kafka
+# ---- a minimal Kafka
 
 
 def request(key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:
@@ -142,11 +142,11 @@ async def answer_at_once(
 
 @dataclass
 class BrokerScript:
-    """A broker that notes what it is asked, and answers as it is told to."""
+    """A broker that records its requests, and answers with a function of the test."""
 
     answer: Answer = answer_at_once
     known: list[Broker] = field(default_factory=list)
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    requests: list[tuple[int, int]] = field(default_factory=list)
     accepted: int = 0
     ended: int = 0
     reads: asyncio.Event = field(default_factory=asyncio.Event)
@@ -162,7 +162,7 @@ class BrokerScript:
             while True:
                 frame = await read_frame(reader)
                 key, _, correlation_id = struct.unpack_from(">hhi", frame)
-                self.asked.append((key, correlation_id))
+                self.requests.append((key, correlation_id))
                 if key == PRODUCE and struct.unpack_from(">h", frame, 16)[0] == 0:
                     continue
                 await self.answer(self, key, correlation_id, writer)
@@ -185,8 +185,8 @@ async def broker_script(answer: Answer = answer_at_once, way: Way = PLAINTEXT) -
 
 
 @pytest.fixture
-def nobody() -> Iterator[BrokerScript]:
-    """A broker that refuses connections, at a port that nobody else can get meanwhile."""
+def refusing_broker() -> Iterator[BrokerScript]:
+    """A broker that refuses connections, at a port that no other process can get meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield BrokerScript(port=bound.getsockname()[1])
@@ -324,10 +324,10 @@ async def running(
 
 @pytest.mark.parametrize("host", ["localhost", "localhost."])
 @pytest.mark.parametrize("in_plaintext", [False, True])
-async def test_a_name_that_ends_with_a_dot_leads_to_the_broker_that_it_names(
+async def test_name_with_a_final_dot_leads_to_its_broker(
     tmp_path: Path, host: str, in_plaintext: bool
 ) -> None:
-    """Found: TLS knows no such names, so no broker with one was ever reached."""
+    """Found: TLS has no names with a final dot, so a broker with such a name was never reached."""
     way = PLAINTEXT if in_plaintext else secured(Authority(tmp_path), host="localhost")
     async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(replace(at.directory([one]), brokers={1: Broker(1, host, one.port)}))
@@ -338,10 +338,10 @@ async def test_a_name_that_ends_with_a_dot_leads_to_the_broker_that_it_names(
         writer.close()
 
 
-async def test_a_name_that_hangs_holds_up_nobody_but_its_own_clients(
+async def test_hanging_name_delays_only_its_own_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: each look-up took one of four threads for as long as the name server was silent."""
+    """Found: each look-up used one of four threads for as long as the name server was silent."""
     hangs, look_up = threading.Event(), socket.getaddrinfo
 
     def getaddrinfo(host: str, *arguments: Any, **named: Any) -> Any:
@@ -368,11 +368,11 @@ async def test_a_name_that_hangs_holds_up_nobody_but_its_own_clients(
             each.close()
 
 
-async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_kernel(
+async def test_sockets_have_nodelay_and_broker_keep_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's is, too: it has that from the member's listening socket (`test_socket_options`)."""
-    monkeypatch.setattr(guard, "SETTLED_S", 3600.0)
+    """The client's socket has keep-alive, too: from the member's listening socket (`test_socket_options`)."""
+    monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", 3600.0)
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -383,18 +383,16 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         for transport in (connection.transport, connection.broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        at.worker._limiter.sweep(0.0)
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # it is too young
-        monkeypatch.setattr(guard, "SETTLED_S", -1.0)
-        at.worker._limiter.sweep(0.0)
+        at.worker._limiter.enforce(0.0)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # the connection is too young
+        monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", -1.0)
+        at.worker._limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
 
 
-async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(
-    tmp_path: Path, way: Way
-) -> None:
+async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, way: Way) -> None:
     async with (
         broker_script(way=way) as one,
         broker_script(way=way) as two,
@@ -408,9 +406,9 @@ async def test_identity_connection_reaches_its_broker_and_responses_name_proxies
         assert await read_frame(reader) == response(7, b"answer")[4:]
         proxied = [Broker(1, "proxy1.example", 9101), Broker(2, "proxy1.example", 9102)]
         assert await read_frame(reader) == response(8, metadata(proxied))[4:]
-        assert two.asked == [(FETCH, 7), (METADATA, 8)]
+        assert two.requests == [(FETCH, 7), (METADATA, 8)]
         assert one.accepted == 0
-        counted = at.worker.count()
+        counted = at.worker.snapshot()
         assert counted.requests == {FETCH: 1, METADATA: 1}
         assert counted.bytes_to_broker[2] == len(sent)
         assert counted.connections[2] == 1
@@ -418,15 +416,15 @@ async def test_identity_connection_reaches_its_broker_and_responses_name_proxies
         assert sum(counted.rewrite_buckets) == 1
         assert counted.rewrite_sum_s > 0
         writer.close()
-        await eventually(lambda: at.worker.count().connections[2] == 0, "the connection is counted out")
+        await eventually(lambda: at.worker.snapshot().connections[2] == 0, "the connection is counted out")
         await eventually(lambda: two.ended == 1, "the broker sees the end")
 
 
-async def test_a_connection_ends_with_its_last_reference(
+async def test_connection_ends_with_its_last_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends it: a worker's collector looks for what refers to itself once in 50,000 objects."""
-    # What is logged is kept here, and holds on to an error, and that to where it was raised.
+    """A worker's garbage collector looks for reference cycles only once in 50,000 objects."""
+    # pytest keeps log records, which refer to errors, and these to the frames that raised them.
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     before = alive()  # of other tests
@@ -449,14 +447,14 @@ async def test_a_connection_ends_with_its_last_reference(
                     writer.close()
                 await ends(reader)
                 writer.close()
-            await eventually(lambda: len(alive()) == len(before), "all that has to do with them is gone")
+            await eventually(lambda: len(alive()) == len(before), "no object of the connections is left")
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("cut", [0, 3])
 @pytest.mark.parametrize(
-    ("first_bytes", "said"),
+    ("first_bytes", "expected"),
     [
         (bytes.fromhex("16030100f8010000f40303ab12cd") + bytes(240), "it speaks TLS to the plaintext"),
         (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", "it speaks HTTP to the plaintext"),
@@ -467,21 +465,21 @@ async def test_a_connection_ends_with_its_last_reference(
     ],
 )
 async def test_refused_first_bytes_are_named_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first_bytes: bytes, said: str, cut: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first_bytes: bytes, expected: str, cut: int
 ) -> None:
     async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
         at.worker.apply(at.directory([broker]))
         reader, writer = await at.connect(1)
         if cut:
             writer.write(first_bytes[:cut])
-            await eventually(lambda: any(each._kept for each in at.connections()), "what came is kept")
+            await eventually(lambda: any(each._unconsumed for each in at.connections()), "what came is kept")
         writer.write(first_bytes[cut:])
         assert await ends(reader) == b""
         writer.close()
         (line,) = [each for each in caplog.messages if "closing the connection of client" in each]
-        assert f"client: {said}" in line
+        assert f"client: {expected}" in line
         assert " listener external; " in line
-        assert at.worker.count().errors == {"oversize": 1}
+        assert at.worker.snapshot().errors == {"oversize": 1}
         assert broker.accepted == 0
 
 
@@ -495,10 +493,10 @@ async def test_client_that_ends_in_its_first_bytes_is_named_too(
         assert await ends(reader) == b""
         writer.close()
         assert "client: it speaks HTTP to the plaintext listener external; send health checks" in caplog.text
-        assert at.worker.count().errors == {"truncated": 1}
+        assert at.worker.snapshot().errors == {"truncated": 1}
 
 
-async def test_protocol_is_named_where_its_first_bytes_are_a_size_that_may_be(
+async def test_protocol_is_named_if_its_bytes_are_a_valid_size(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = Limits(max_request_bytes=2**31 - 1, first_request_timeout_s=0.2)
@@ -508,7 +506,7 @@ async def test_protocol_is_named_where_its_first_bytes_are_a_size_that_may_be(
         await ends(reader)
         writer.close()
         assert "it speaks PROXY protocol v2 to the plaintext listener external; switch" in caplog.text
-        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
 async def test_foreign_bytes_behind_requests_are_no_other_protocol(
@@ -531,7 +529,7 @@ def alive() -> list[object]:
 
 
 @pytest.mark.parametrize("step", [1, 3, 13])
-async def test_requests_arrive_whole_however_they_are_cut(tmp_path: Path, step: int) -> None:
+async def test_requests_arrive_whole_at_any_split(tmp_path: Path, step: int) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -544,7 +542,7 @@ async def test_requests_arrive_whole_however_they_are_cut(tmp_path: Path, step: 
             await asyncio.sleep(0)
         answers = [await read_frame(reader) for _ in range(3)]
         assert answers == [response(number, b"answer")[4:] for number in (1, 2, 3)]
-        assert one.asked == [(FETCH, 1), (PRODUCE, 2), (FETCH, 3)]
+        assert one.requests == [(FETCH, 1), (PRODUCE, 2), (FETCH, 3)]
         writer.close()
 
 
@@ -558,26 +556,28 @@ async def test_probe_and_port_scan_touch_no_broker(tmp_path: Path) -> None:
         answer = await read_frame(reader)
         assert struct.unpack_from(">ih", answer) == (9, 35)
         assert one.accepted == 0
-        # The same connection is then good for an ordinary request.
+        # Then the same connection serves an ordinary request.
         writer.write(fetch(10))
         assert await read_frame(reader) == response(10, b"answer")[4:]
-        assert one.asked == [(FETCH, 10)]
+        assert one.requests == [(FETCH, 10)]
         writer.close()
 
 
-async def test_bootstrap_connection_tries_the_next_broker(tmp_path: Path, nobody: BrokerScript) -> None:
+async def test_bootstrap_connection_tries_the_next_broker(
+    tmp_path: Path, refusing_broker: BrokerScript
+) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([nobody, one, nobody]))
+        at.worker.apply(at.directory([refusing_broker, one, refusing_broker]))
         for number in range(4):
             reader, writer = await at.connect()
             writer.write(fetch(number))
             assert await read_frame(reader) == response(number, b"answer")[4:]
             writer.close()
-        assert at.worker.count().upstream_up[2] is True
-        assert False in at.worker.count().upstream_up.values()
+        assert at.worker.snapshot().upstream_up[2] is True
+        assert False in at.worker.snapshot().upstream_up.values()
 
 
-async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_path: Path) -> None:
+async def test_worker_without_directory_uses_configured_brokers(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         one.known = [Broker(1, "127.0.0.1", one.port)]
         reader, writer = await at.connect()
@@ -585,25 +585,27 @@ async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_pat
         proxied = metadata([Broker(1, "proxy1.example", 9101)])
         assert await read_frame(reader) == response(1, proxied)[4:]
         writer.close()
-        # What that response named is dialled once control has confirmed it.
+        # The address in the response is dialed once control has confirmed it.
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "it waits")
+        await eventually(
+            lambda: at.connections() and at.connections()[0].state is State.DIALING, "the bytes wait"
+        )
         at.worker.apply(at.directory([one]))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
 
 
-# ---- brokers that are not there
+# ---- unreachable brokers
 
 
 async def ends(reader: asyncio.StreamReader) -> bytes:
-    """All that still comes."""
+    """Return all bytes up to the end."""
     async with asyncio.timeout(LIMIT_S):
         return await reader.read(-1)
 
 
-async def test_unknown_identity_is_closed_when_nobody_confirms_its_broker(tmp_path: Path) -> None:
+async def test_client_of_an_unconfirmed_identity_is_closed(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], upstream_connect_timeout_s=0.2) as at:
         reader, writer = await at.connect(3)
         writer.write(fetch(1))
@@ -611,48 +613,50 @@ async def test_unknown_identity_is_closed_when_nobody_confirms_its_broker(tmp_pa
         writer.close()
 
 
-async def test_client_of_a_new_broker_waits_for_the_directory_and_loses_nothing(tmp_path: Path) -> None:
+async def test_client_of_a_new_broker_waits_for_the_directory(tmp_path: Path) -> None:
     async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(2)
         writer.write(produce(1, acks=0) + produce(2, acks=1))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "it waits")
+        await eventually(
+            lambda: at.connections() and at.connections()[0].state is State.DIALING, "the bytes wait"
+        )
         writer.write(produce(3, acks=1))
         at.worker.apply(at.directory([one, two]))
         for number in (2, 3):
             assert await read_frame(reader) == response(number, b"answer")[4:]
-        assert two.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert two.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         assert one.accepted == 0
         writer.close()
 
 
-async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: BrokerScript) -> None:
-    async with running(tmp_path, [nobody.port]) as at:
-        at.worker.apply(at.directory([nobody]))
+async def test_broker_that_refuses_closes_the_client(tmp_path: Path, refusing_broker: BrokerScript) -> None:
+    async with running(tmp_path, [refusing_broker.port]) as at:
+        at.worker.apply(at.directory([refusing_broker]))
         for port in (1, BOOTSTRAP):
             reader, writer = await at.connect(port)
             writer.write(fetch(1))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.count().upstream_up == {1: False}
+        assert at.worker.snapshot().upstream_up == {1: False}
 
 
-async def test_broker_whose_address_is_none_closes_the_client(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, nobody: BrokerScript
+async def test_invalid_broker_address_closes_the_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refusing_broker: BrokerScript
 ) -> None:
-    async with running(tmp_path, [nobody.port]) as at:
-        directory = at.directory([nobody])
+    async with running(tmp_path, [refusing_broker.port]) as at:
+        directory = at.directory([refusing_broker])
         at.worker.apply(replace(directory, brokers={1: Broker(1, "real\ufffdbroker", 9092)}))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await ends(reader) == b""
         writer.close()
     assert [each.levelname for each in caplog.records if "cannot be reached" in each.message] == ["WARNING"]
-    assert "dialling a broker failed" not in caplog.text
+    assert "dialing a broker failed" not in caplog.text
 
 
-async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tmp_path: Path) -> None:
-    # Its queue of connections is full, so the kernel ignores who knocks: what a lost host looks like.
+async def test_unanswered_dial_closes_the_client_in_time(tmp_path: Path) -> None:
+    # The backlog of the socket is full, so the kernel ignores connection attempts, like a lost host.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as knocking:
         silent = BrokerScript(port=full.getsockname()[1])
         for _ in range(3):
@@ -669,7 +673,7 @@ async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tm
 
 
 @pytest.mark.parametrize(
-    ("serves", "said"),
+    ("serves", "expected"),
     [
         ("foreign", "its certificate is refused: unable to get local issuer certificate"),
         ("misnamed", "its certificate is refused: IP address mismatch"),
@@ -677,8 +681,8 @@ async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tm
         ("silent", "timed out"),
     ],
 )
-async def test_broker_that_is_not_believed_is_one_that_cannot_be_reached(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, said: str
+async def test_untrusted_broker_counts_as_unreachable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, expected: str
 ) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if serves == "plaintext":
@@ -700,9 +704,9 @@ async def test_broker_that_is_not_believed_is_one_that_cannot_be_reached(
         writer.write(fetch(1))
         assert await ends(reader) == b""
         writer.close()
-        assert at.worker.count().upstream_up == {1: False}
+        assert at.worker.snapshot().upstream_up == {1: False}
     server.close()
-    assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {said}" in caplog.text
+    assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {expected}" in caplog.text
 
 
 async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, way: Way) -> None:
@@ -752,14 +756,14 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) ->
         writer.write(fetch(1))
         with contextlib.suppress(ConnectionResetError):
             assert await ends(reader) == b""
-        await eventually(lambda: not at.connections(), "the connection is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
         writer.close()
 
 
-# ---- clients that go, or misbehave
+# ---- clients that end or misbehave
 
 
-async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path, way: Way) -> None:
+async def test_all_bytes_of_an_ended_client_are_delivered(tmp_path: Path, way: Way) -> None:
     async with (
         broker_script(way=way) as one,
         running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
@@ -778,7 +782,7 @@ async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path, way: W
         assert broker.waiting_bytes
         one.reads.set()
         await eventually(lambda: one.ended, "the broker sees the end")
-        assert one.asked == [(PRODUCE, number) for number in range(sent)]
+        assert one.requests == [(PRODUCE, number) for number in range(sent)]
 
 
 async def never(script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -791,13 +795,13 @@ async def test_client_that_closes_half_is_closed(tmp_path: Path) -> None:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request arrives")
+        await eventually(lambda: one.requests, "the request arrives")
         writer.write_eof()
         assert await ends(reader) == b""
         writer.close()
 
 
-async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
+async def test_bytes_that_are_not_kafka_close_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "LOG_EVERY_S", 3600.0)  # a busy machine takes seconds for three connections
@@ -807,13 +811,13 @@ async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
             writer.write(struct.pack(">ihhih", 0x7FFFFFFF, METADATA, 1, 1, -1))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.count().errors == {"oversize": 3}
+        assert at.worker.snapshot().errors == {"oversize": 3}
         assert one.accepted == 0
-    said = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
-    assert len(said) == 1
+    lines = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
+    assert len(lines) == 1
 
 
-async def test_response_nobody_asked_for_closes_the_connection_and_the_log_names_the_broker(
+async def test_unrequested_response_is_logged_with_its_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wrong(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -824,34 +828,32 @@ async def test_response_nobody_asked_for_closes_the_connection_and_the_log_names
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await ends(reader) == b""
-        assert at.worker.count().errors == {"unknown_response": 1}
+        assert at.worker.snapshot().errors == {"unknown_response": 1}
         host, port = writer.get_extra_info("sockname")
-        (said,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
-        assert said.startswith(
+        (line,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
+        assert line.startswith(
             f"closing the connection of client {host}:{port} to 127.0.0.1:{one.port}: broker: "
         )
         writer.close()
 
 
-async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
-    """Fuzzing a running fleet found that nothing told of it; one that ends between two requests is nobody's
-    fault.
-    """
+async def test_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
+    """Found by fuzzing a running fleet: the end was not counted. An end between two requests is no error."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        for asked in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
+        for requests in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
             reader, writer = await at.connect(1)
-            writer.write(asked)
+            writer.write(requests)
             writer.write_eof()
             await ends(reader)
             writer.close()
-        assert at.worker.count().errors == {"truncated": 2}
+        assert at.worker.snapshot().errors == {"truncated": 2}
 
 
-@pytest.mark.parametrize("kept_bytes", [3, 10])
-async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, kept_bytes: int) -> None:
+@pytest.mark.parametrize("unconsumed_bytes", [3, 10])
+async def test_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, unconsumed_bytes: int) -> None:
     async def cut_off(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
-        writer.write(response(correlation_id, b"answer")[:kept_bytes])
+        writer.write(response(correlation_id, b"answer")[:unconsumed_bytes])
         writer.close()
 
     async with broker_script(cut_off) as one, running(tmp_path, [one.port]) as at:
@@ -859,7 +861,7 @@ async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, k
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         await ends(reader)
-        assert at.worker.count().errors == {"truncated": 1}
+        assert at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
@@ -885,7 +887,7 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: W
         assert broker is not None
         await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
-        assert at.worker.count().bytes_to_client[1] < size / 2
+        assert at.worker.snapshot().bytes_to_client[1] < size / 2
         transport.resume_reading()
         async with asyncio.timeout(LIMIT_S):
             assert len(await read_frame(reader)) == 4 + size
@@ -909,25 +911,27 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: W
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(5, b"answer")[4:]
-        assert one.asked == [(PRODUCE, 5)]
+        assert one.requests == [(PRODUCE, 5)]
         writer.close()
 
 
 # ---- moves and ends
 
 
-async def test_clients_of_an_identity_that_moves_away_leave_when_nothing_is_in_flight(tmp_path: Path) -> None:
+async def test_clients_of_a_moved_identity_leave_when_idle(tmp_path: Path) -> None:
     async with broker_script(never) as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         before = at.directory([one, two])
         at.worker.apply(before)
         reader, writer = await at.connect(1)
         other_reader, other_writer = await at.connect(2)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
-        await eventually(lambda: [each for each in at.connections() if each.moving], "it is to leave")
+        await eventually(
+            lambda: [each for each in at.connections() if each.is_moving], "the connection has to leave"
+        )
         writer.write(fetch(2))
-        await eventually(lambda: at.worker.count().requests[FETCH] == 2, "there was no such moment yet")
+        await eventually(lambda: at.worker.snapshot().requests[FETCH] == 2, "there was no such moment yet")
         other_writer.write(fetch(9))
         assert await read_frame(other_reader) == response(9, b"answer")[4:]
         one.released.set()
@@ -937,44 +941,45 @@ async def test_clients_of_an_identity_that_moves_away_leave_when_nothing_is_in_f
         other_writer.close()
 
 
-async def test_clients_that_always_have_something_in_flight_are_drained_in_order(tmp_path: Path) -> None:
+async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.5) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
-        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        await eventually(lambda: at.connections()[0].is_draining, "the time for a quiet moment is over")
+        # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
-        assert one.asked == [(FETCH, 1)]
+        assert one.requests == [(FETCH, 1)]
         writer.close()
 
 
-async def test_a_groups_member_leaves_with_the_word_that_its_coordinator_has_moved(tmp_path: Path) -> None:
-    """Found by a rolling restart: librdkafka came back, asked nobody, and stayed until it was refused."""
+async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
+    """Found by a rolling restart: librdkafka came back, did not ask again, and stayed until it was
+    refused."""
     async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(request(HEARTBEAT, 0, 1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].moving, "it is to leave")
+        await eventually(lambda: at.connections()[0].is_moving, "the connection has to leave")
         writer.write(request(HEARTBEAT, 0, 2))
-        assert await ends(reader) == not_coordinator(HEARTBEAT, 0, 2)
-        assert one.asked == [(HEARTBEAT, 1)]
+        assert await ends(reader) == build_not_coordinator(HEARTBEAT, 0, 2)
+        assert one.requests == [(HEARTBEAT, 1)]
         writer.close()
 
 
-async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(tmp_path: Path) -> None:
-    """Its sender takes it for delivered once it is sent."""
+async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> None:
+    """The sender counts Produce with acks=0 as delivered once it is sent."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: one.asked, "the broker has it")
+        await eventually(lambda: one.requests, "the broker has the request")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
@@ -982,52 +987,55 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(t
         await writer.drain()
         writer.write(late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0))
         await eventually(lambda: one.ended, "the broker has had all that it is to have")
-        assert one.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
 def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Have brokers be slow to take a connection: none does before the event is set."""
+    """Delay connections to brokers until the event is set."""
     released = asyncio.Event()
-    connect = at.worker._dialler.connect
+    connect = at.worker._dialer.connect
 
     async def held(connection: ClientConnection, candidate: upstream.Candidate) -> None:
         await released.wait()
         await connect(connection, candidate)
 
-    monkeypatch.setattr(at.worker._dialler, "connect", held)
+    monkeypatch.setattr(at.worker._dialer, "connect", held)
     return released
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_what_needs_no_answer_reaches_a_broker_that_is_still_dialled(
+async def test_acks_0_reaches_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draining: bool
 ) -> None:
-    """Found by reading: it was queued for the broker, nothing was in flight, and the queue was discarded."""
+    """Found by reading: with bytes queued for the broker nothing was in flight, and the queue was
+    discarded."""
     async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
+        await eventually(
+            lambda: [each.state for each in at.connections()] == [State.DIALING], "the dial has begun"
+        )
         (connection,) = at.connections()
         if draining:
             connection.drain(LIMIT_S)
         else:
             at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-            await eventually(lambda: connection.moving, "it is to leave")
-        assert connection.state is State.DIALLING
+            await eventually(lambda: connection.is_moving, "the connection has to leave")
+        assert connection.state is State.DIALING
         released.set()
         assert await ends(reader) == b""
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
 
 
-async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
+async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end is seen before there is a broker, since it is read from meanwhile."""
+    """The client's end is seen before there is a broker, because reading continues meanwhile."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
@@ -1035,16 +1043,16 @@ async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
         writer.write(produce(1, acks=0))
         writer.write_eof()
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
-        assert [each.state for each in at.connections()] == [State.DIALLING]
+        assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         assert await ends(reader) == b""
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
-        await eventually(lambda: not at.connections(), "the connection is gone")
-        assert at.worker.count().limited == {}
+        await eventually(lambda: not at.connections(), "the connection is closed")
+        assert at.worker.snapshot().limited == {}
 
 
-async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
+async def test_request_cut_off_during_the_dial_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -1056,19 +1064,17 @@ async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
         released.set()
         assert await ends(reader) == b""
-        assert at.worker.count().errors == {"truncated": 1}
+        assert at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
-async def test_no_more_than_two_reads_wait_for_a_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "it waits")
+        await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "the bytes wait")
         (connection,) = at.connections()
         assert connection.transport.is_reading()
         writer.write(produce(2, acks=0))
@@ -1079,34 +1085,39 @@ async def test_no_more_than_two_reads_wait_for_a_broker(
         await eventually(lambda: unread_bytes(connection.transport), "the third is left in the kernel")
         assert len(connection._queue) == 2
         released.set()
-        await eventually(lambda: one.asked == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all")
+        await eventually(
+            lambda: one.requests == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all requests"
+        )
         writer.write(fetch(4))
         assert await read_frame(reader) == response(4, b"answer")[4:]
         writer.close()
 
 
-async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
-    """Found with the above: the connection left in the very call that began to dial."""
+async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
+    """Found with the previous test: the connection left in the same call that began to dial."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         sent = produce(1, acks=0)
         writer.write(sent[:5])
-        await eventually(lambda: [each for each in at.connections() if each._kept], "it has come in part")
+        await eventually(
+            lambda: [each for each in at.connections() if each._unconsumed],
+            "a part of the request has arrived",
+        )
         at.connections()[0].move(LIMIT_S, LIMIT_S)
         writer.write(sent[5:])
         assert await ends(reader) == b""
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
 
 
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool, acks: int
+async def test_move_waits_for_a_slow_dial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing_broker: BrokerScript, refused: bool, acks: int
 ) -> None:
-    """Found by reading: what needs no answer was discarded once the move had had its time; then, what
-    needs one had only the rest of another such time to get it."""
+    """Found by reading: acks=0 was discarded at the deadline of the move. After the fix, requests with an
+    answer had only the rest of another such deadline."""
     run_out, times, answer_s = ClientConnection._on_drain_deadline, [], 0.2
 
     def counted(connection: ClientConnection) -> None:
@@ -1115,30 +1126,32 @@ async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
 
     monkeypatch.setattr(ClientConnection, "_on_drain_deadline", counted)
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([nobody if refused else one]))
+        at.worker.apply(at.directory([refusing_broker if refused else one]))
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=acks))
-        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
+        await eventually(
+            lambda: [each.state for each in at.connections()] == [State.DIALING], "the dial has begun"
+        )
         (connection,) = at.connections()
         connection.drain(answer_s)
-        await eventually(lambda: [state for state, _ in times] == [State.DIALLING], "the time is up")
-        assert connection.state is State.DIALLING
+        await eventually(lambda: [state for state, _ in times] == [State.DIALING], "the time is up")
+        assert connection.state is State.DIALING
         released_s = asyncio.get_running_loop().time()
         released.set()
         assert await ends(reader) == b""
         if not refused:
-            await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+            await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         if not refused and acks:
             state, cut_s = times[-1]
             assert state is State.JOINED
             assert cut_s - released_s >= answer_s - 0.01  # the loop counts milliseconds
         writer.close()
-        await eventually(lambda: not at.connections(), "the connection is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
 
 
-async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path: Path) -> None:
-    """Found by reading: a greater piece that is not forwarded was left unread, and ended in a reset."""
+async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> None:
+    """Found by reading: a large piece that is not forwarded was left unread, and ended in a reset."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -1146,7 +1159,7 @@ async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path
         assert await read_frame(reader) == response(1, b"answer")[4:]
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        # As where so much of it has arrived at the first read.
+        # As if this much had arrived with the first read.
         late = produce(2, acks=1, records_bytes=DATA_BYTES)[:DATA_BYTES]
         at.connections()[0].data_received(late)
         writer.write(bytes(40 * DATA_BYTES))
@@ -1154,11 +1167,11 @@ async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path
         async with asyncio.timeout(LIMIT_S):
             await writer.drain()
         writer.close()
-        await eventually(lambda: not at.connections(), "the client has gone, in order")
-        assert one.asked == [(FETCH, 1)]
+        await eventually(lambda: not at.connections(), "the client has left in order")
+        assert one.requests == [(FETCH, 1)]
 
 
-async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
+async def test_clients_leave_in_sequence(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=20)) as at:
         at.worker.apply(at.directory([one]))
         clients = [await at.connect(1) for _ in range(5)]
@@ -1172,24 +1185,26 @@ async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
             writer.close()
 
 
-async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_path: Path) -> None:
+async def test_clients_stay_if_the_identity_returns_in_time(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=5)) as at:
         at.worker.apply(at.directory([one]))
         clients = [await at.connect(1) for _ in range(3)]
         await eventually(lambda: len(at.connections()) == 3, "all are connected")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: len([each for each in at.connections() if not each.moving]) == 2, "one goes")
+        await eventually(
+            lambda: len([each for each in at.connections() if not each.is_moving]) == 2, "a connection leaves"
+        )
         at.worker.apply(at.directory([one]))
         later = asyncio.Event()
         asyncio.get_running_loop().call_later(1.0, later.set)
         await later.wait()
-        assert len([each for each in at.connections() if not each.moving]) == 2
+        assert len([each for each in at.connections() if not each.is_moving]) == 2
         for _, writer in clients:
             writer.close()
 
 
 async def coordinator_of(at: Running) -> int:
-    """Which broker a librdkafka that has just come is told to be its group's coordinator; -1: none yet."""
+    """Return the coordinator that a new librdkafka client gets for its group; -1: none yet."""
     reader, writer = await at.connect()
     writer.write(request(API_VERSIONS, 32_767, 1, b"\0\x0blibrdkafka\x021\0"))
     async with asyncio.timeout(LIMIT_S):
@@ -1200,8 +1215,8 @@ async def coordinator_of(at: Running) -> int:
     return int(found)
 
 
-async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "OLD_NEWS_S", 0.01)
+async def test_move_is_reported_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FORGET_MOVES_INTERVAL_S", 0.01)
 
     async def find(script: BrokerScript, _: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         body = struct.pack(">hi", 0, 1) + string("127.0.0.1") + struct.pack(">i", script.port)
@@ -1215,16 +1230,14 @@ async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         asyncio.get_running_loop().call_later(0.1, later.set)
         await later.wait()
         assert await coordinator_of(at) == -1, "news"
-        monkeypatch.setattr(worker, "MOVE_IS_NEWS_S", 0.0)
+        monkeypatch.setattr(worker, "MOVE_RETENTION_S", 0.0)
         async with asyncio.timeout(LIMIT_S):
             while await coordinator_of(at) == -1:
                 pass
 
 
-async def test_a_directory_leaves_no_timer_in_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found: one of ten minutes for each listener gave each wait a limit, and the kernel a timer to set."""
+async def test_directory_leaves_no_timer_in_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: a timer of ten minutes for each listener gave each wait of the loop a limit, a timer to set."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         loop = asyncio.get_running_loop()
         timed: list[float] = []
@@ -1236,7 +1249,7 @@ async def test_a_directory_leaves_no_timer_in_the_loop(
         assert timed == []
 
 
-async def test_no_timer_of_the_kernel_stays_open_when_a_worker_ends(tmp_path: Path) -> None:
+async def test_ended_worker_leaves_no_kernel_timer_open(tmp_path: Path) -> None:
     before = kernel_timers()
     async with running(tmp_path, [1]):
         assert kernel_timers() >= before + 3  # its sweeps, its counters, and its moves
@@ -1246,7 +1259,7 @@ async def test_no_timer_of_the_kernel_stays_open_when_a_worker_ends(tmp_path: Pa
 def kernel_timers() -> int:
     found = 0
     for each in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # what has listed them
+        with contextlib.suppress(FileNotFoundError):  # the iterator of the listing
             found += os.readlink(f"/proc/self/fd/{each}") == "anon_inode:[timerfd]"
     return found
 
@@ -1260,13 +1273,13 @@ from tests.integration.in_process.proxy.test_worker import BOOTSTRAP, listening,
 async def run():
     await worker.Worker(make_spec(Path(sys.argv[1]), {BOOTSTRAP: listening()}, [1])).run(asyncio.Event())
 
-worker.OLD_NEWS_S, worker.MOVE_IS_NEWS_S = 0.01, "for ever"
+worker.FORGET_MOVES_INTERVAL_S, worker.MOVE_RETENTION_S = 0.01, "invalid"
 asyncio.run(run())
 """
 
 
-def test_where_moves_cannot_be_forgotten_the_worker_ends(tmp_path: Path) -> None:
-    """In a process of its own: where mypyc has compiled it, later runs raise what one has raised, too."""
+def test_worker_ends_if_forgetting_moves_fails(tmp_path: Path) -> None:
+    """In a separate process: in code compiled by mypyc, later runs raise the error of the first run again."""
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-c", FORGETS_NOTHING, str(tmp_path)]
     done = subprocess.run(
@@ -1276,12 +1289,12 @@ def test_where_moves_cannot_be_forgotten_the_worker_ends(tmp_path: Path) -> None
     assert done.stderr.splitlines()[-1].startswith("TypeError")
 
 
-async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(tmp_path: Path) -> None:
-    """Found by a rolling restart: aiokafka reconnects before it has asked who stands for the broker now."""
+async def test_returning_clients_are_sent_away_again(tmp_path: Path) -> None:
+    """Found by a rolling restart: aiokafka reconnects before it has requested the broker's new address."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
-        await eventually(lambda: at.connections(), "it is connected")
+        await eventually(lambda: at.connections(), "the client is connected")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         back_reader, back_writer = await at.connect(1)
@@ -1307,7 +1320,7 @@ async def greet(at: Running, broker_id: int) -> Client:
 async def answer_what_is_released(
     script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
 ) -> None:
-    """At once who it is; anything else later."""
+    """Answer the first request at once; all other requests later."""
     if key != API_VERSIONS:
         await script.released.wait()
     writer.write(response(correlation_id, b"\0\0\1\0\0\0\0\0" if key == API_VERSIONS else b"answer"))
@@ -1336,14 +1349,14 @@ async def half_busy(tmp_path: Path, move_timeout_s: float) -> AsyncIterator[Half
         reader, writer = await greet(at, 1)
         quiet_reader, quiet_writer = await greet(at, 2)
         writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         yield HalfBusy(at, one, two, reader, quiet_reader, quiet_writer)
         for each in (writer, quiet_writer):
             each.close()
 
 
 async def leaves_together(client: HalfBusy) -> None:
-    """Require that the quiet connection is served until the other one has its answer, and that both end."""
+    """Require that the idle connection is served until the other has its answer, and that both end then."""
     client.two.released.set()
     client.quiet_writer.write(produce(2, acks=1))
     async with asyncio.timeout(LIMIT_S):
@@ -1353,27 +1366,28 @@ async def leaves_together(client: HalfBusy) -> None:
     assert await ends(client.quiet_reader) == b""
 
 
-async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path) -> None:
-    """When its first connection ends it asks for Metadata, and then drops others with requests in flight."""
+async def test_librdkafka_connections_leave_together(tmp_path: Path) -> None:
+    """When its first connection ends, librdkafka requests Metadata, and drops others with requests in
+    flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        await eventually(lambda: all(each.is_moving for each in at.connections()), "both are to leave")
         await leaves_together(client)
 
 
-async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path) -> None:
-    """Found with a slow broker: its identity moved two seconds before the member was drained."""
+async def test_waiting_connection_leaves_with_later_moves(tmp_path: Path) -> None:
+    """Found with a slow broker whose identity moved two seconds before the member was drained."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
-        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        await eventually(lambda: all(each.is_moving for each in at.connections()), "both are to leave")
         await leaves_together(client)
 
 
-async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_path: Path) -> None:
-    """It may wait at its broker for as long as there are none."""
+async def test_fetch_does_not_delay_a_producer_of_the_same_id(tmp_path: Path) -> None:
+    """A Fetch may wait at its broker for as long as there are no records."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1384,7 +1398,7 @@ async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_p
         quiet_reader, quiet_writer = await greet(at, 2)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
         writer.write(fetch(1))
-        await eventually(lambda: (FETCH, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (FETCH, 1) in one.requests, "the request is in flight")
         assert await ends(quiet_reader) == b""
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
@@ -1392,8 +1406,8 @@ async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_p
             each.close()
 
 
-async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(tmp_path: Path) -> None:
-    """Metadata has it drop that connection, too. But where it comes back again it is served."""
+async def test_returning_librdkafka_has_no_produce_in_flight(tmp_path: Path) -> None:
+    """Metadata makes librdkafka drop the new connection, too. When it returns once more, it is served."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=0.5) as at,
@@ -1406,7 +1420,7 @@ async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(t
         back_reader, back_writer = await greet(at, 1)
         back_writer.write(produce(1, acks=1))
         assert await ends(back_reader) == b""
-        assert (PRODUCE, 1) not in one.asked
+        assert (PRODUCE, 1) not in one.requests
         again_reader, again_writer = await greet(at, 1)
         again_writer.write(produce(2, acks=1))
         async with asyncio.timeout(LIMIT_S):
@@ -1415,8 +1429,8 @@ async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(t
             each.close()
 
 
-async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: Path) -> None:
-    """It has sent the same elsewhere by then."""
+async def test_withheld_requests_of_a_closed_librdkafka_do_not_run(tmp_path: Path) -> None:
+    """By then the client has sent the same requests to another member."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=0.5) as at,
@@ -1431,12 +1445,12 @@ async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: P
         back_writer.write(produce(1, acks=1))
         await back_writer.drain()
         back_writer.close()
-        await eventually(lambda: not at.connections(), "it is gone")
-        assert (PRODUCE, 1) not in one.asked
+        await eventually(lambda: not at.connections(), "the connection is closed")
+        assert (PRODUCE, 1) not in one.requests
 
 
-async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None:
-    """Found: one that moved later had those that were ready leave, and another one had requests in flight."""
+async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
+    """Found: a later move made ready connections leave while another connection had requests in flight."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1449,9 +1463,9 @@ async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None
         quiet_reader, quiet_writer = await greet(at, 2)
         later_reader, later_writer = await greet(at, 3)
         writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         at.worker.apply(at.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)}))
-        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "two are to leave")
+        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "two are to leave")
         at.worker.apply(at.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1))
         assert await ends(later_reader) == b""
         left = [each.broker_id for each in at.connections() if each.state is State.LEAVING]
@@ -1463,8 +1477,8 @@ async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None
             each.close()
 
 
-async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(tmp_path: Path) -> None:
-    """Found: it waited for the whole time limit at the member that was right by then."""
+async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path) -> None:
+    """Found: the client waited for the whole time limit at the member that owned the identity again."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
@@ -1478,7 +1492,7 @@ async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(t
         back_writer.write(produce(1, acks=1))
         at.worker.apply(at.directory([one], advertised={1: ("p1",)}, revision=1))
         assert await ends(back_reader) == b""
-        assert (PRODUCE, 1) not in one.asked
+        assert (PRODUCE, 1) not in one.requests
         again_reader, again_writer = await greet(at, 1)
         again_writer.write(produce(2, acks=1))
         async with asyncio.timeout(LIMIT_S):
@@ -1487,13 +1501,13 @@ async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(t
             each.close()
 
 
-async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
-    """Found: quiet connections of a client ended at once, and another one had requests in flight."""
+async def test_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
+    """Found: idle connections of a client ended at once while another connection had requests in flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         bootstrap_reader, bootstrap_writer = await greet(at, BOOTSTRAP)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
+        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "both are to leave")
         at.stop.set()
         end = asyncio.create_task(ends(client.quiet_reader))
         bootstrap_end = asyncio.create_task(ends(bootstrap_reader))
@@ -1506,8 +1520,8 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
         bootstrap_writer.close()
 
 
-async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
-    """A Java client may have the same host and client id as a librdkafka."""
+async def test_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
+    """A Java client may have the same host and client id as a librdkafka client."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         java_reader, java_writer = await at.connect(BOOTSTRAP)
@@ -1515,7 +1529,7 @@ async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path)
         async with asyncio.timeout(LIMIT_S):
             await read_frame(java_reader)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
+        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "both are to leave")
         at.stop.set()
         quiet_end = asyncio.create_task(ends(client.quiet_reader))
         assert await ends(java_reader) == b""
@@ -1526,8 +1540,9 @@ async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path)
         java_writer.close()
 
 
-async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> None:
-    """Found: its Metadata request was held with all others, and so were its commits at a coordinator."""
+async def test_withheld_librdkafka_does_everything_but_produce(tmp_path: Path) -> None:
+    """Found: the client's Metadata requests were held like all others, and so were commits at a
+    coordinator."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
@@ -1539,15 +1554,15 @@ async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> Non
         assert await ends(reader) == b""
         _, back_writer = await greet(at, 1)
         back_writer.write(request(FIND_COORDINATOR, 0, 1) + produce(2, acks=1) + request(LIST_GROUPS, 0, 3))
-        await eventually(lambda: (FIND_COORDINATOR, 1) in one.asked, "it may look for its coordinator")
+        await eventually(lambda: (FIND_COORDINATOR, 1) in one.requests, "FindCoordinator passes")
         for each in (writer, back_writer):
             each.close()
-        await eventually(lambda: not at.connections(), "that it has gone is seen while it waits")
-        assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.asked)
+        await eventually(lambda: not at.connections(), "the client's end is noticed while it is withheld")
+        assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.requests)
 
 
-async def test_a_stopping_worker_shortens_the_time_of_what_moves(tmp_path: Path) -> None:
-    """Found: a connection that had to leave before kept its nine seconds, however short the stop was."""
+async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
+    """Found: a connection that already had to leave kept its nine seconds, even in a short stop."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], drain_timeout_s=1.0, move_timeout_s=10 * LIMIT_S) as at,
@@ -1555,26 +1570,26 @@ async def test_a_stopping_worker_shortens_the_time_of_what_moves(tmp_path: Path)
         at.worker.apply(at.directory([one]))
         reader, writer = await greet(at, 1)
         writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: all(each.draining for each in at.connections()), "nothing new passes")
+        await eventually(lambda: all(each.is_draining for each in at.connections()), "nothing new passes")
         at.stop.set()
         assert await ends(reader) == b""
         writer.close()
 
 
-async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_moment_only(
+async def test_slow_answer_delays_a_party_only_briefly(
     tmp_path: Path,
 ) -> None:
-    """Found: one JoinGroup in flight kept a producer of the same name from all its brokers for 5 s."""
+    """Found: one JoinGroup in flight kept a producer of the same client id from all its brokers for 5 s."""
     async with half_busy(tmp_path, 10 * LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
         assert await ends(client.quiet_reader) == b""
 
 
-async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> None:
-    """Found: each of them made all that waited for their turn wait for notice once more."""
+async def test_later_moves_do_not_delay_leaving_clients(tmp_path: Path) -> None:
+    """Found: each later move made all waiting connections wait for the notice time once more."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1586,32 +1601,30 @@ async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> Non
         _, kept_writer = await at.connect(2)
         revision = 1
         while any(each.broker_id == 1 and each.state is not State.LEAVING for each in at.connections()):
-            assert revision < 5 * len(clients) / 3, "they leave one after the other, whatever moves"
+            assert revision < 5 * len(clients) / 3, "connections leave in sequence despite later moves"
             advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
             at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
             revision += 1
             if not any(each.broker_id == 2 for each in at.connections()):
                 kept_writer.close()
                 _, kept_writer = await at.connect(2)
-            await asyncio.sleep(NOTICE_S / 5)
+            await asyncio.sleep(MOVE_NOTICE_S / 5)
         for _, writer in clients:
             writer.close()
         kept_writer.close()
 
 
-async def test_drain_ends_within_its_time_whatever_the_broker_does(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_drain_ends_within_its_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        # The client never closes its side: the worker does not wait for ever.
+        # The client never closes its side: the worker does not wait forever.
         await eventually(lambda: not at.connections(), "the connection is cut")
-        assert "a client of 1 leaves with 1 requests unanswered" in caplog.text
+        assert "closing a client of 1 with 1 requests unanswered" in caplog.text
         writer.close()
 
 
@@ -1628,13 +1641,13 @@ async def test_identity_that_was_never_here_is_not_drained(tmp_path: Path) -> No
         writer.close()
 
 
-async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_path: Path) -> None:
+async def test_stop_refuses_clients_only_after_they_have_left(tmp_path: Path) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         idle_reader, idle_writer = await at.connect()
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked and len(at.connections()) == 2, "the request is in flight")
+        await eventually(lambda: one.requests and len(at.connections()) == 2, "the request is in flight")
         at.stop.set()
         assert await ends(idle_reader) == b""
         idle_writer.close()
@@ -1652,7 +1665,7 @@ async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_pa
             await at.task
 
 
-async def test_stop_waits_for_those_that_were_there_and_not_for_those_that_came_back(tmp_path: Path) -> None:
+async def test_stop_does_not_wait_for_returning_clients(tmp_path: Path) -> None:
     """Found by a rolling restart: idle connections to a bootstrap port came back, and cost ten seconds."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=10 * LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
@@ -1678,7 +1691,7 @@ class ControlScript:
     """Control's end of the socket."""
 
     path: Path
-    said: list[ipc.Message] = field(default_factory=list)
+    messages: list[ipc.Message] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     server: "asyncio.Server | None" = None
 
@@ -1686,7 +1699,7 @@ class ControlScript:
         channel = Channel(reader, writer)
         self.channels.append(channel)
         while (message := await channel.receive()) is not None:
-            self.said.append(message)
+            self.messages.append(message)
         channel.close()
 
     async def start(self) -> None:
@@ -1701,41 +1714,49 @@ class ControlScript:
         self.path.unlink()
 
     def seen(self) -> list[tuple[Broker, ...]]:
-        return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage) and each.brokers]
+        return [
+            each.brokers for each in self.messages if isinstance(each, BrokersSeenMessage) and each.brokers
+        ]
 
-    def wanted(self) -> set[int]:
-        return {one for each in self.said if isinstance(each, BrokersSeenMessage) for one in each.wanted}
+    def unknown(self) -> set[int]:
+        return {one for each in self.messages if isinstance(each, BrokersSeenMessage) for one in each.wanted}
 
     def lost(self) -> set[int]:
-        return {one for each in self.said if isinstance(each, BrokersLostMessage) for one in each.broker_ids}
+        return {
+            one for each in self.messages if isinstance(each, BrokersLostMessage) for one in each.broker_ids
+        }
 
     def counted(self) -> list[ipc.WorkerCounters]:
-        return [each.counters for each in self.said if isinstance(each, CountersMessage)]
+        return [each.counters for each in self.messages if isinstance(each, CountersMessage)]
 
 
-async def test_worker_follows_one_control_process_after_another(
+async def test_worker_follows_successive_control_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        control_channel, "COUNT_EVERY_S", 2 * LIMIT_S
+        control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S
     )  # it says at once which directory it uses
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        await eventually(lambda: control.said, "hello")
-        assert control.said[0] == Hello(0, os.getpid())
+        await eventually(lambda: control.messages, "hello")
+        assert control.messages[0] == Hello(0, os.getpid())
         control.channels[0].send(DirectoryMessage(at.directory([one], revision=7)))
-        await eventually(lambda: any(each.revision == 7 for each in control.counted()), "it is in use")
+        await eventually(
+            lambda: any(each.revision == 7 for each in control.counted()), "the directory is in use"
+        )
         control.die()
-        control.said.clear()
-        # Without control, the last directory goes on.
+        control.messages.clear()
+        # Without control the worker serves the last directory.
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         await control.start()
-        await eventually(lambda: control.said, "hello to the next control process")
+        await eventually(lambda: control.messages, "hello to the next control process")
         control.channels[0].send(DirectoryMessage(at.directory([one], revision=2)))
-        await eventually(lambda: any(each.revision == 2 for each in control.counted()), "it is in use")
+        await eventually(
+            lambda: any(each.revision == 2 for each in control.counted()), "the directory is in use"
+        )
         assert control.counted()[-1].requests == {FETCH: 1}
         writer.close()
         control.die()
@@ -1743,12 +1764,12 @@ async def test_worker_follows_one_control_process_after_another(
 
 @contextlib.asynccontextmanager
 async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
-    """Control, and a client that a worker has served once since it said hello."""
+    """Control, and a client that a worker has served once since its hello message."""
     control = ControlScript(folder / "control.sock")
     await control.start()
     async with broker_script() as one, running(folder, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        await eventually(lambda: control.said, "hello")
+        await eventually(lambda: control.messages, "hello")
         client = await at.connect(1)
         client[1].write(fetch(1))
         await read_frame(client[0])
@@ -1756,51 +1777,49 @@ async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
         client[1].close()
 
 
-async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
+async def test_counters_are_sent_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         assert not control.counted()
         control.channels[0].send(CountMessage())
-        await eventually(control.counted, "what was asked for")
+        await eventually(control.counted, "the requested counters")
         control.channels[0].send(CountMessage())
         await eventually(lambda: len(control.counted()) == 2, "the same once more")
         assert control.counted()[-1].requests == {FETCH: 1}
         control.die()
 
 
-async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 0.01)
+async def test_counters_are_sent_periodically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 0.01)
     async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
         control.die()
 
 
-async def test_what_a_worker_had_counted_in_the_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
+async def test_final_counters_of_a_worker_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         pass
-    await eventually(lambda: len(control.counted()) == 2, "what it tells as a drain begins, and in the end")
+    await eventually(
+        lambda: len(control.counted()) == 2, "counters at the beginning and at the end of the drain"
+    )
     assert control.counted()[-1].requests == {FETCH: 1}
     assert control.counted()[-1].connections == {1: 0}
     control.die()
 
 
-async def test_what_control_could_not_be_told_is_told_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by reading: a drain that began while control did not read was never told of."""
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
-    monkeypatch.setattr(control_channel, "AGAIN_S", 0.01)
+async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: a drain that began while control did not read was never reported."""
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "RESEND_COUNTERS_S", 0.01)
     waiting_bytes = 0
     monkeypatch.setattr(Channel, "waiting_bytes", property(lambda _: waiting_bytes))
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        await eventually(lambda: control.said, "hello")
+        await eventually(lambda: control.messages, "hello")
         waiting_bytes = 1
         at.worker._draining = True
         at.worker._control_channel.send_counters()
@@ -1831,30 +1850,30 @@ async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> Non
         control.die()
 
 
-async def test_a_broker_that_ends_a_connection_or_takes_none_is_reported(
-    tmp_path: Path, nobody: BrokerScript
+async def test_broker_that_closes_or_refuses_is_reported(
+    tmp_path: Path, refusing_broker: BrokerScript
 ) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         await eventually(lambda: control.channels, "hello")
-        at.worker.apply(at.directory([one, nobody, two]))
+        at.worker.apply(at.directory([one, refusing_broker, two]))
         served = [await at.connect(broker_id) for broker_id in (1, 3)]
         for reader, writer in served:
             writer.write(fetch(1))
             assert await read_frame(reader) == response(1, b"answer")[4:]
-        served[1][1].close()  # a client that leaves says nothing about its broker
-        await eventually(lambda: two.ended, "the client of broker 3 is gone")
+        served[1][1].close()  # the end of a client is no evidence about its broker
+        await eventually(lambda: two.ended, "the client of broker 3 has left")
         reader, writer = await at.connect(2)
         writer.write(fetch(1))
         assert await reader.read() == b""
-        await eventually(lambda: control.lost() == {2}, "nobody listens there")
+        await eventually(lambda: control.lost() == {2}, "the refusing broker is reported")
         one.writers[0].close()
-        await eventually(lambda: control.lost() == {1, 2}, "it has ended a connection")
+        await eventually(lambda: control.lost() == {1, 2}, "the closing broker is reported")
         control.die()
 
 
-async def test_a_broker_that_control_has_found_to_be_down_is_not_dialled(
+async def test_broker_found_down_by_control_is_not_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream, "BACKOFF_LIMIT_S", 10 * LIMIT_S)
@@ -1864,13 +1883,13 @@ async def test_a_broker_that_control_has_found_to_be_down_is_not_dialled(
         await eventually(lambda: control.channels, "hello")
         at.worker.apply(at.directory([one]))
         control.channels[0].send(ReachableMessage({1: False}))
-        await eventually(lambda: at.worker.count().upstream_up == {1: False}, "it has been told")
+        await eventually(lambda: at.worker.snapshot().upstream_up == {1: False}, "the worker knows")
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await reader.read() == b""
         assert one.accepted == 0
         control.channels[0].send(ReachableMessage({1: True}))
-        await eventually(lambda: at.worker.count().upstream_up == {1: True}, "it has been told")
+        await eventually(lambda: at.worker.snapshot().upstream_up == {1: True}, "the worker knows")
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
         assert await read_frame(reader) == response(2, b"answer")[4:]
@@ -1891,11 +1910,12 @@ async def test_worker_starts_from_the_stored_directory(tmp_path: Path) -> None:
         )
         ipc.write_directory(tmp_path / ipc.DIRECTORY_FILE, stored)
         async with running(tmp_path, [one.port]) as at:
-            assert at.worker.count().generation == 5
+            assert at.worker.snapshot().generation == 5
             one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", 1)]
             reader, writer = await at.connect(1)
             writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
-            # It is not in the stored directory itself, and still stands for what that does not know.
+            # The member is not in the stored directory, and still serves the brokers that the directory
+            # lacks.
             proxied = [Broker(1, "proxy2.example", 9201), Broker(2, "proxy1.example", 9102)]
             assert await read_frame(reader) == response(1, metadata(proxied))[4:]
             writer.close()
@@ -1936,10 +1956,10 @@ def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
         os.close(held_fd)
 
 
-async def test_a_read_that_is_refused_where_it_was_to_be_looked_at_is_not_the_last_one(
+async def test_sampling_survives_a_rejected_read(
     tmp_path: Path,
 ) -> None:
-    """Found by a reader: one malformed request in 64 ended all samples of its worker."""
+    """Found by review: one malformed request in 64 ended all samples of its worker."""
     async with broker_script() as one, running(tmp_path, [one.port], events=EventsSettings()) as at:
         at.worker.apply(at.directory([one]))
         at.worker.sampling.reads = 1

@@ -1,4 +1,4 @@
-"""A worker whose clients come over TLS: who is let in, how they are told to leave, and new certificates."""
+"""A worker with TLS clients: who is admitted, how clients leave, and new certificates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tls_settings(authority: Authority) -> ListenerTlsSettings:
 
 
 def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
-    """A client that believes the authority alone, and has a certificate of its own if one is given."""
+    """A client that trusts only the authority, and has its own certificate if one is given."""
     context = ssl.create_default_context(cafile=authority.certificate)
     if pair is not None:
         context.load_cert_chain(pair.certificate, pair.key)
@@ -72,9 +72,9 @@ def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
 
 
 def refused(at: Running, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
-    """How many clients got no further than their handshake, and what the last line about one says."""
+    """Return the number of failed handshakes, and the last log line about one."""
     lines = [each.getMessage() for each in caplog.records if "(handshake;" in each.getMessage()]
-    return at.worker.count().errors.get("handshake", 0), lines[-1] if lines else ""
+    return at.worker.snapshot().errors.get("handshake", 0), lines[-1] if lines else ""
 
 
 async def is_served(at: Running, client: ssl.SSLContext) -> bool:
@@ -89,12 +89,12 @@ async def is_served(at: Running, client: ssl.SSLContext) -> bool:
 
 
 def meet(at: Running, client: ssl.SSLContext, name: str | None = "127.0.0.1", broker_id: int = 1) -> None:
-    """A handshake as most clients do it, which say why they refuse. Blocks."""
+    """Do a handshake like most clients, which send an alert when they refuse. Blocks."""
     with socket.create_connection(("127.0.0.1", at.ports[broker_id]), LIMIT_S) as sock:
         client.wrap_socket(sock, server_hostname=name).close()
 
 
-async def test_frames_pass_in_both_directions_whatever_their_size(
+async def test_frames_of_any_size_pass_in_both_directions(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
     great = bytes(range(256)) * (3 * DATA_BYTES // 256)
@@ -112,14 +112,14 @@ async def test_frames_pass_in_both_directions_whatever_their_size(
             assert await read_frame(reader) == response(2 * number + 1, great)[4:]
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
-        await eventually(lambda: one.ended, "and the broker has been told")
+        await eventually(lambda: one.ended, "and the broker sees the end")
 
 
 @asynccontextmanager
 async def openssl(
     at: Running, *options: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """OpenSSL's own client: what it prints, with each message, and what it takes to send, or as a command."""
+    """OpenSSL's own client: its output with each message; its input is sent, or is a command."""
     command = ("openssl", "s_client", "-msg", *options, "-connect", f"127.0.0.1:{at.ports[1]}")
     client = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
     assert client.stdout is not None
@@ -133,27 +133,27 @@ async def openssl(
         await client.communicate()
 
 
-async def test_a_client_that_wants_new_keys(
+async def test_client_key_update_is_answered(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
-    """They are agreed on between two requests, in TLS 1.3. Source: RFC 8446, section 4.6.3"""
+    """TLS 1.3 agrees on new keys between two requests. Source: RFC 8446, section 4.6.3"""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         async with openssl(at, "-tls1_3") as (printed, client):
             await printed.readuntil(b"NewSessionTicket")
-            client.write(b"K\n")  # wants those of the other side, too, with what it sends next
+            client.write(b"K\n")  # requests the other side's new keys, too, with the next bytes
             await printed.readuntil(b"KEYUPDATE")
             client.write(fetch(1))
             await printed.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
             await printed.readuntil(response(1, b"answer"))
         await eventually(lambda: not at.connections(), "the client has gone")
-        assert at.worker.count().errors == {}
+        assert at.worker.snapshot().errors == {}
 
 
-async def test_a_client_that_wants_to_shake_hands_again_is_told_no(
+async def test_renegotiation_is_refused(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
-    """And what says so is not left for whoever is next to write."""
+    """And the alert is sent at once, not with the next write."""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         async with openssl(at, "-tls1_2") as (printed, client):
@@ -165,7 +165,7 @@ async def test_a_client_that_wants_to_shake_hands_again_is_told_no(
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
-async def test_a_client_that_does_not_speak_tls(
+async def test_client_that_does_not_speak_tls(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
@@ -181,7 +181,7 @@ async def test_a_client_that_does_not_speak_tls(
 
 
 @pytest.mark.parametrize(
-    ("first_bytes", "said"),
+    ("first_bytes", "expected"),
     [
         (fetch(1), "it speaks Kafka to the TLS listener external; set security.protocol=SSL or SASL_SSL"),
         (b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP to the TLS listener external; send health checks"),
@@ -192,7 +192,11 @@ async def test_a_client_that_does_not_speak_tls(
     ],
 )
 async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
-    tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture, first_bytes: bytes, said: str
+    tmp_path: Path,
+    tls: ListenerTlsSettings,
+    caplog: pytest.LogCaptureFixture,
+    first_bytes: bytes,
+    expected: str,
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         reader, writer = await at.connect(1)
@@ -200,7 +204,7 @@ async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
         await reader.read()
         writer.close()
         await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert f"client: it does not speak TLS: {said}" in refused(at, caplog)[1]
+        assert f"client: it does not speak TLS: {expected}" in refused(at, caplog)[1]
 
 
 async def test_http_within_tls_is_named_in_the_log(
@@ -211,14 +215,14 @@ async def test_http_within_tls_is_named_in_the_log(
         writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
         await reader.read()
         writer.close()
-        await eventually(lambda: bool(at.worker.count().errors), "it is counted")
+        await eventually(lambda: bool(at.worker.snapshot().errors), "it is counted")
         assert "client: it speaks HTTP to the TLS listener external; send health checks" in caplog.text
 
 
-async def test_a_connection_ends_with_its_last_reference(
+async def test_connection_ends_with_its_last_reference(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As without TLS, whether there was a handshake or not."""
+    """The same as without TLS, with and without a complete handshake."""
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     before = [*alive(), *handshaken()]
@@ -239,7 +243,7 @@ async def test_a_connection_ends_with_its_last_reference(
             del reader, writer
             await eventually(
                 lambda: len(alive()) + len(handshaken()) == len(before),
-                "all that has to do with them is gone",
+                "no object of the connections is left",
             )
     finally:
         gc.enable()
@@ -249,7 +253,7 @@ def handshaken() -> list[object]:
     return [each for each in gc.get_objects() if type(each).__name__ == "TlsTransport"]
 
 
-async def test_a_client_that_trusts_somebody_else(
+async def test_client_with_another_ca_refuses_the_worker(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
@@ -260,7 +264,7 @@ async def test_a_client_that_trusts_somebody_else(
         assert "unknown ca" in refused(at, caplog)[1]
 
 
-async def test_a_handshake_that_does_not_end_is_ended(
+async def test_unfinished_handshake_is_closed(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -276,14 +280,14 @@ async def test_a_handshake_that_does_not_end_is_ended(
         writer.close()
 
 
-async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
+async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     tmp_path: Path,
     authority: Authority,
     tls: ListenerTlsSettings,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It may be Produce with acks=0. Found by reading: uvloop warned that TLS cannot be kept half open."""
+    """The bytes may be Produce with acks=0. Found by reading: uvloop warned about half-open TLS."""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
@@ -291,19 +295,19 @@ async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
         writer.write(produce(1, acks=0))
         writer.close()  # both come with one read
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
-        assert [each.state for each in at.connections()] == [State.DIALLING]
+        assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
-        await eventually(lambda: not at.connections(), "the connection is gone")
-        assert at.worker.count().limited == {}
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
+        await eventually(lambda: not at.connections(), "the connection is closed")
+        assert at.worker.snapshot().limited == {}
         assert "no effect" not in caplog.text
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(
+async def test_acks_0_is_forwarded_until_the_clients_goodbye(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings, version: ssl.TLSVersion
 ) -> None:
-    """Its sender takes it for delivered once it is sent."""
+    """The sender counts Produce with acks=0 as delivered once it is sent."""
     client = trusting(authority)
     client.maximum_version = version
 
@@ -318,19 +322,19 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(
         at.worker.apply(at.directory([one]))
         sock = await asyncio.to_thread(connect)
         await asyncio.to_thread(sock.sendall, produce(1, acks=0))
-        await eventually(lambda: one.asked, "the broker has it")
+        await eventually(lambda: one.requests, "the broker has the request")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await asyncio.to_thread(sock.recv, 1) == b""
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
         for each in (late[:15], late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0)):
             await asyncio.to_thread(sock.sendall, each)
         await eventually(lambda: one.ended, "the broker has had all that it is to have")
-        assert one.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         sock.close()
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
-async def test_those_that_begin_no_handshake_keep_nobody_out(
+async def test_idle_handshakes_do_not_block_other_clients(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_server, "MAX_HANDSHAKES", 3)
@@ -341,20 +345,23 @@ async def test_those_that_begin_no_handshake_keep_nobody_out(
         at.worker.apply(at.directory([one]))
         silent = [await at.connect(1) for _ in range(3)]
         assert await is_served(at, trusting(authority))
-        assert await silent[0][0].read() == b""  # the oldest one had to go
+        assert await silent[0][0].read() == b""  # the oldest one was closed
         for _, writer in silent:
             writer.close()
 
 
-@pytest.mark.parametrize("wanted", ["allowed", "required"])
+@pytest.mark.parametrize("client_certificates", ["allowed", "required"])
 async def test_certificates_of_clients(
-    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, wanted: Literal["allowed", "required"]
+    tmp_path: Path,
+    tls: ListenerTlsSettings,
+    authority: Authority,
+    client_certificates: Literal["allowed", "required"],
 ) -> None:
-    asking = replace(tls, client_ca=authority.certificate, client_certificates=wanted)
+    asking = replace(tls, client_ca=authority.certificate, client_certificates=client_certificates)
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
         at.worker.apply(at.directory([one]))
         assert await is_served(at, trusting(authority, authority.issue("app")))
-        assert await is_served(at, trusting(authority)) == (wanted == "allowed")
+        assert await is_served(at, trusting(authority)) == (client_certificates == "allowed")
         stranger = Authority(tmp_path / "else", "others").issue("app")
         assert not await is_served(at, trusting(authority, stranger))
         expired = authority.issue("late", until=datetime.now(UTC) - timedelta(hours=1))
@@ -368,7 +375,7 @@ async def test_certificates_of_clients(
         (ssl.TLSVersion.TLSv1_3, "ALERT_CERTIFICATE_REQUIRED"),
     ],
 )
-async def test_a_client_is_told_why_it_is_refused(
+async def test_refused_client_gets_an_alert(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, version: ssl.TLSVersion, reason: str
 ) -> None:
     """With uvloop's TLS the connection was closed before the alert was sent."""
@@ -381,13 +388,13 @@ async def test_a_client_is_told_why_it_is_refused(
 
     asking = replace(tls, client_ca=authority.certificate, client_certificates="required")
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
-        with pytest.raises(ssl.SSLError) as told:
+        with pytest.raises(ssl.SSLError) as caught:
             await asyncio.to_thread(met)
-        assert told.value.reason.endswith(reason)
+        assert caught.value.reason.endswith(reason)
 
 
 @pytest.mark.parametrize("lowest", ["1.2", "1.3"])
-async def test_the_lowest_version(
+async def test_lowest_version(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: Literal["1.2", "1.3"]
 ) -> None:
     old = trusting(authority)
@@ -410,7 +417,7 @@ async def test_ciphers_of_tls_1_2(tmp_path: Path, tls: ListenerTlsSettings, auth
         writer.close()
 
 
-async def test_a_new_certificate_is_for_those_who_come_and_drops_nobody(
+async def test_new_certificate_applies_to_new_clients_only(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async def serial(writer: asyncio.StreamWriter) -> str:
@@ -432,7 +439,7 @@ async def test_a_new_certificate_is_for_those_who_come_and_drops_nobody(
             each.close()
 
 
-async def test_clients_that_are_to_leave_get_their_answers_and_a_goodbye(
+async def test_leaving_clients_get_their_answers_and_a_goodbye(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with (
@@ -442,19 +449,19 @@ async def test_clients_that_are_to_leave_get_their_answers_and_a_goodbye(
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1, trusting(authority))
         writer.write(produce(1, acks=0) + fetch(2))
-        await eventually(lambda: len(one.asked) == 2, "they are with the broker")
+        await eventually(lambda: len(one.requests) == 2, "the requests are at the broker")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
-        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        await eventually(lambda: at.connections()[0].is_draining, "the time for a quiet moment is over")
+        # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(3) + produce(4, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(2, b"answer")
-        assert one.asked == [(PRODUCE, 1), (FETCH, 2)]
+        assert one.requests == [(PRODUCE, 1), (FETCH, 2)]
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
-async def test_a_client_that_is_quiet_leaves_at_once(
+async def test_client_that_is_quiet_leaves_at_once(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with (
@@ -468,10 +475,10 @@ async def test_a_client_that_is_quiet_leaves_at_once(
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         writer.close()
-        await eventually(lambda: one.ended, "the broker has been told")
+        await eventually(lambda: one.ended, "the broker sees the end")
 
 
-async def test_a_client_that_never_answers_the_goodbye_is_cut(
+async def test_client_that_never_answers_the_goodbye_is_cut(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with (
@@ -488,16 +495,16 @@ async def test_a_client_that_never_answers_the_goodbye_is_cut(
         writer.transport.abort()
 
 
-async def test_a_worker_that_stops_sends_its_clients_away_in_order(
+async def test_worker_that_stops_sends_its_clients_away_in_order(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1, trusting(authority))
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.stop.set()
-        await eventually(lambda: at.connections()[0].moving, "it is to leave")
+        await eventually(lambda: at.connections()[0].is_moving, "the connection has to leave")
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         writer.close()
@@ -512,19 +519,20 @@ BROKER_HOST = "broker-{broker_id}.proxy1.example"
 
 
 async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[bytes, list[int]]:
-    """What comes of a connection with a server name: the answer to Metadata, and whom it counts for."""
+    """Return the results of a connection with a server name: the Metadata response, and the counted
+    identity."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", at.ports[BOOTSTRAP], ssl=client, server_hostname=name
     )
     writer.write(request(METADATA, 1, 8, struct.pack(">i", -1)))
     answer = await read_frame(reader)
-    served = [key for key, count in at.worker.count().connections.items() if count]
+    served = [key for key, count in at.worker.snapshot().connections.items() if count]
     writer.close()
-    await eventually(lambda: not at.connections(), "it has gone")
+    await eventually(lambda: not at.connections(), "the connection is closed")
     return answer, served
 
 
-async def test_the_server_name_says_which_identity(tmp_path: Path, authority: Authority) -> None:
+async def test_server_name_selects_the_identity(tmp_path: Path, authority: Authority) -> None:
     pair = authority.issue("external", ["proxy1.example", "*.proxy1.example"])
     tls = ListenerTlsSettings(pair.certificate, pair.key)
     async with (
@@ -535,18 +543,18 @@ async def test_the_server_name_says_which_identity(tmp_path: Path, authority: Au
         one.known = two.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", two.port)]
         at.worker.apply(at.directory([one, two]))
         proxied = metadata([Broker(each, f"broker-{each}.proxy1.example", 9100) for each in (1, 2)])
-        for name, broker_id, asked in (
+        for name, broker_id, requests in (
             ("broker-2.proxy1.example", 2, (0, 1)),
             ("BROKER-1.proxy1.example", 1, (1, 1)),
             ("proxy1.example", BOOTSTRAP, None),
         ):
             answer, served = await asked_for(at, trusting(authority), name)
             assert (answer, served) == (response(8, proxied)[4:], [broker_id])
-            assert asked in (None, (len(one.asked), len(two.asked)))
+            assert requests in (None, (len(one.requests), len(two.requests)))
 
 
 @pytest.mark.parametrize("name", ["broker-9.proxy1.example", "elsewhere.example", None])
-async def test_a_name_that_is_nobody_s_is_refused(
+async def test_unknown_server_name_is_refused(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, name: str | None
 ) -> None:
     pair = authority.issue("external", ["proxy1.example"])
@@ -561,5 +569,5 @@ async def test_a_name_that_is_nobody_s_is_refused(
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.to_thread(meet, at, client, name, BOOTSTRAP)
         await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert "the server name that it gives is none of this listener's" in refused(at, caplog)[1]
+        assert "its server name does not belong to this listener" in refused(at, caplog)[1]
         assert one.accepted == 0

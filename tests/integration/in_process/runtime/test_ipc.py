@@ -22,7 +22,7 @@ async def _pair(path: Path) -> tuple[asyncio.Server, ipc.Channel, ipc.Channel]:
     return server, await accepted, worker
 
 
-async def test_channel_carries_a_directory_of_ten_thousand_identities_and_says_when_it_ends(
+async def test_channel_carries_ten_thousand_identities_and_its_end(
     tmp_path: Path,
 ) -> None:
     server, control, worker = await _pair(tmp_path / "s")

@@ -21,7 +21,7 @@ UNREACHABLE = ("255.255.255.255", 1)
 
 @pytest.fixture
 def nobody() -> Iterator[tuple[str, int]]:
-    """An address that refuses, and that nobody else can take meanwhile."""
+    """An address that refuses connections, and that no other process can take meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()
@@ -29,7 +29,7 @@ def nobody() -> Iterator[tuple[str, int]]:
 
 @pytest_asyncio.fixture
 async def somebody() -> AsyncIterator[tuple[str, int]]:
-    """An address that is listened at."""
+    """An address with a listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()
 
@@ -48,7 +48,7 @@ async def test_an_address_without_a_way_keeps_nobody_from_the_others(somebody: t
 
 @pytest.fixture
 def mute() -> Iterator[tuple[str, int]]:
-    """An address that drops what comes: its queue of connections is full, so the kernel answers no SYN."""
+    """An address that drops packets: its queue of connections is full, so that the kernel answers no SYN."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, ExitStack() as stack:
         for _ in range(4):
             filling = stack.enter_context(socket.socket())
@@ -60,7 +60,7 @@ def mute() -> Iterator[tuple[str, int]]:
 async def test_an_address_that_is_silent_keeps_nobody_from_the_others(
     mute: tuple[str, int], somebody: tuple[str, int]
 ) -> None:
-    """Found: `::1 kafka-1` dropped what came, and `127.0.0.1 kafka-1` was never tried."""
+    """Found: `::1 kafka-1` dropped packets, and `127.0.0.1 kafka-1` was never tried."""
     async with asyncio.timeout(LIMIT_S):
         with await connect(tcp(mute, mute, somebody)) as sock:
             assert sock.getpeername() == somebody
@@ -93,10 +93,10 @@ async def test_a_refusal_is_a_refusal(nobody: tuple[str, int]) -> None:
         await connect(tcp(nobody))
 
 
-async def test_an_address_without_a_route_takes_nothing_from_a_refusal_before_it(
+async def test_address_without_route_keeps_the_earlier_refusal(
     nobody: tuple[str, int],
 ) -> None:
-    """As that of a family that this machine does not have: a resolver puts it last."""
+    """As an address of a family that this machine lacks: a resolver sorts it to the end."""
     with pytest.raises(ConnectionRefusedError):
         await connect(tcp(nobody, UNREACHABLE))
 

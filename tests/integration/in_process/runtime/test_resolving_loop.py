@@ -1,4 +1,4 @@
-"""The loop that libraries dial brokers with."""
+"""The event loop with which libraries dial brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 30.0
 
 
 def names(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> list[str]:
-    """Has every name lead to these addresses. Returns: the names that are looked up."""
+    """Resolve every name to these addresses. Returns: the names that are looked up."""
     asked: list[str] = []
 
     async def find(_: Resolver, endpoint: Endpoint, __: float) -> Addresses:
@@ -39,10 +39,10 @@ def limited(main: Coroutine[Any, Any, None]) -> None:
     run(within())
 
 
-def test_the_address_that_answers_is_taken_and_the_name_is_that_of_the_certificate(
+def test_answering_address_is_used_with_the_certificate_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Found: `advertised.listeners=SSL://localhost.:9093` never worked: TLS knows no dot at the end."""
+    """Found: `advertised.listeners=SSL://localhost.:9093` never worked, because TLS allows no final dot."""
     authority = Authority(tmp_path)
     server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_tls.load_cert_chain(authority.issue("broker", hosts=("localhost",)).both)

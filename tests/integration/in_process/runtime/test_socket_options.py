@@ -18,7 +18,7 @@ ASKING = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
     ("vanished_timeout_s", "asking"),
     [(150.0, (60, 10, 9)), (3600.0, (1440, 240, 9)), (8.0, (3, 1, 5)), (0.1, (1, 1, 1))],
 )
-def test_what_a_listening_socket_accepts_is_watched_by_the_kernel_as_it_is(
+def test_accepted_connection_inherits_keepalive(
     vanished_timeout_s: float, asking: tuple[int, int, int]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -29,7 +29,7 @@ def test_what_a_listening_socket_accepts_is_watched_by_the_kernel_as_it_is(
 
 
 async def test_accepting_leaves_turns_to_other_work() -> None:
-    """And those who wait are accepted many in a turn."""
+    """Waiting connections are accepted in batches."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=256))
         listener.setblocking(False)

@@ -1,4 +1,4 @@
-"""The supervisor as a process of its own, with children that do nothing but report what happens to them."""
+"""The supervisor as a separate process, with children that only report events."""
 
 import errno
 import fcntl
@@ -155,7 +155,7 @@ def make_settings(folder: Path, workers: int = 1, witness: bool = False, **timin
 
 @dataclass
 class Node:
-    """A supervisor under test, and what its children have said."""
+    """A supervisor under test, and the reports of its children."""
 
     folder: Path
     settings: Settings
@@ -207,7 +207,7 @@ class Node:
         return path
 
     def connect(self) -> int:
-        """The process that serves a new connection; 0 where the connection ends unserved."""
+        """The process that serves a new connection; 0 if the connection ends unserved."""
         port = self.settings.members["p1"].listeners[0].bootstrap_port
         with socket.create_connection(("127.0.0.1", port), LIMIT_S) as sock:
             return int(sock.recv(100) or b"0")
@@ -256,7 +256,7 @@ def test_children_import_nothing_from_the_working_directory(tmp_path: Path, kind
     spec = ChildSpec(make_settings(tmp_path), "p1", kind, 0, 1, os.getpid(), -1, -1)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(("", ".", str(ROOT)))}
     child = subprocess.run(
-        [*_python(spec), "-1"],  # no such descriptor: it imports all that it needs, and ends
+        [*_python(spec), "-1"],  # no such descriptor: the child imports its modules and ends
         env=process.child_environment(kind, spec.settings, environ),
         cwd=tmp_path,
         capture_output=True,
@@ -267,16 +267,16 @@ def test_children_import_nothing_from_the_working_directory(tmp_path: Path, kind
     assert not list(tmp_path.rglob("imported"))
 
 
-def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) -> None:
+def test_sigterm_stops_control_then_workers_then_exits_zero(node: Node) -> None:
     node.start()
     control_holds, worker_holds = node.mark("control.stubborn"), node.mark("worker-0.stubborn")
     node.signal(signal.SIGHUP)
     node.signal(signal.SIGTERM)
-    eventually(lambda: "control term" in node.events, "control is told")
+    eventually(lambda: "control term" in node.events, "control is notified")
     assert node.connect() == node.pids("worker-0")[0]
     assert "worker-0 term" not in node.events
     control_holds.unlink()
-    eventually(lambda: "worker-0 term" in node.events, "the worker is told")
+    eventually(lambda: "worker-0 term" in node.events, "the worker is notified")
 
     def refused() -> bool:
         try:
@@ -290,13 +290,13 @@ def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) ->
     eventually(refused, "new connections are refused")
     worker_holds.unlink()
     assert node.exit_code() == 0
-    said = [each for each in node.events if each.endswith((" term", " end"))]
-    assert said == ["control term", "control end", "worker-0 term", "worker-0 end"]
+    output = [each for each in node.events if each.endswith((" term", " end"))]
+    assert output == ["control term", "control end", "worker-0 term", "worker-0 end"]
     assert not node.settings.members["p1"].control_socket.exists()
 
 
 def test_a_socket_that_cannot_be_removed_does_not_spoil_the_stop(node: Node) -> None:
-    """As on a disk that is read-only by then."""
+    """As on a disk that has become read-only."""
     node.start()
     path = node.settings.members["p1"].control_socket
     path.unlink()
@@ -312,8 +312,8 @@ def test_interrupt_from_the_terminal_stops_in_the_same_order(node: Node) -> None
         os.kill(pid, signal.SIGINT)  # a terminal interrupts the whole process group
     node.signal(signal.SIGINT)
     assert node.exit_code() == 0
-    said = [each for each in node.events if each.endswith((" term", " end"))]
-    assert said == ["control term", "control end", "worker-0 term", "worker-0 end"]
+    output = [each for each in node.events if each.endswith((" term", " end"))]
+    assert output == ["control term", "control end", "worker-0 term", "worker-0 end"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -321,7 +321,7 @@ def test_second_signal_kills_and_exits_at_once(node: Node, number: signal.Signal
     node.start()
     node.mark("control.stubborn")
     node.signal(signal.SIGTERM)
-    eventually(lambda: "control term" in node.events, "control is told")
+    eventually(lambda: "control term" in node.events, "control is notified")
     started_s = time.monotonic()
     node.signal(number)
     assert node.exit_code() == code
@@ -336,8 +336,8 @@ def test_drain_timeout_kills_what_is_left_and_exits_zero(node: Node) -> None:
     node.mark("worker-0.stubborn")
     node.signal(signal.SIGTERM)
     assert node.exit_code() == 0
-    assert "did not hand over within 0.5 s" in node.log
-    assert "not drained within 1.0 s: killing worker-0" in node.log
+    assert "did not hand over in time: limit_s=0.5" in node.log
+    assert "did not drain in time: children=worker-0 limit_s=1.0" in node.log
     assert not any(alive(pid) for pid in node.all_pids())
 
 
@@ -348,11 +348,11 @@ def test_frozen_child_is_killed_and_replaced_alone(node: Node, name: str) -> Non
     os.kill(frozen, signal.SIGSTOP)
     eventually(lambda: len(node.pids(name)) == 2, "a new child in its place")
     assert not alive(frozen)
-    assert f"{name} is frozen" in node.log
+    assert f"killing a frozen child: child={name}" in node.log
     assert len(node.all_pids()) == 3
 
 
-def test_worker_that_is_at_work_is_not_asked_whether_it_lives(node: Node) -> None:
+def test_busy_worker_is_not_pinged(node: Node) -> None:
     reading = node.mark("worker-0.reading")
     node.start()
     silent = node.mark("worker-0.silent")
@@ -367,8 +367,8 @@ def test_worker_that_is_at_work_is_not_asked_whether_it_lives(node: Node) -> Non
     assert "frozen" not in node.log
 
 
-def test_control_is_asked_whatever_it_reads(node: Node) -> None:
-    """Its threads read, too: that does not tell of its event loop."""
+def test_control_is_pinged_even_if_it_reads(node: Node) -> None:
+    """Threads of control read as well, which proves nothing about its event loop."""
     node.mark("control.reading")
     node.start()
     eventually(lambda: node.events.count("control asked") > 2, "it is asked")
@@ -376,36 +376,36 @@ def test_control_is_asked_whatever_it_reads(node: Node) -> None:
     eventually(lambda: len(node.pids("control")) == 2, "a new child in its place")
 
 
-def test_what_a_worker_has_read_counts_from_the_look_before(tmp_path: Path) -> None:
+def test_reads_of_a_worker_count_from_the_previous_check(tmp_path: Path) -> None:
     told = tmp_path / "io"
     told.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
-    child = Child("worker", 0, io_fd=os.open(told, os.O_RDONLY), last_beat_s=10.0, looked_s=10.0, reads=7)
-    child.asked = True
-    child.look(10.2)
-    assert (child.last_beat_s, child.asked) == (10.0, True)
+    child = Child("worker", 0, io_fd=os.open(told, os.O_RDONLY), last_beat_s=10.0, checked_s=10.0, reads=7)
+    child.is_pinged = True
+    child.check_reads(10.2)
+    assert (child.last_beat_s, child.is_pinged) == (10.0, True)
     told.write_text("rchar: 91\nwchar: 4\nsyscr: 9\nsyscw: 8\n")
-    child.look(10.4)
-    assert (child.last_beat_s, child.asked) == (10.2, False)
-    child.heard(10.5)
+    child.check_reads(10.4)
+    assert (child.last_beat_s, child.is_pinged) == (10.2, False)
+    child.record_beat(10.5)
     told.write_text("rchar: 91\nwchar: 4\nsyscr: 10\nsyscw: 8\n")
-    child.look(10.6)
-    assert child.last_beat_s == 10.5  # the heartbeat is newer than that look
+    child.check_reads(10.6)
+    assert child.last_beat_s == 10.5  # the heartbeat is newer than the check
     told.write_text("nothing\n")
-    child.look(10.8)
+    child.check_reads(10.8)
     assert child.last_beat_s == 10.5
 
 
-def test_a_worker_of_which_the_kernel_does_not_tell_is_asked(tmp_path: Path) -> None:
+def test_worker_without_read_count_is_pinged(tmp_path: Path) -> None:
     child = Child("worker", 0, io_fd=os.open(tmp_path, os.O_RDONLY), last_beat_s=10.0)
-    child.look(11.0)  # a folder cannot be read
+    child.check_reads(11.0)  # a folder cannot be read
     assert (child.io_fd, child.last_beat_s) == (-1, 10.0)
-    child.look(12.0)
+    child.check_reads(12.0)
 
 
-def test_a_child_has_its_time_to_answer_however_late_it_is_asked(
+def test_late_ping_does_not_shorten_the_time_to_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a review: where the supervisor was late, a child was killed right after the question."""
+    """Found by a review: if the supervisor was late, a child was killed immediately after the ping."""
     supervisor = Supervisor(make_settings(tmp_path, freeze_timeout_s=2.0), "p1")
     reading, asking = os.pipe()
     os.set_blocking(asking, False)
@@ -415,7 +415,7 @@ def test_a_child_has_its_time_to_answer_however_late_it_is_asked(
     killed: list[Child] = []
     monkeypatch.setattr(supervisor, "_signal", lambda each, _: killed.append(each))
     for now_s in (10.5, 11.95, 12.9):
-        supervisor._ask_silent(now_s)
+        supervisor._ping_silent(now_s)
         supervisor._kill_frozen(now_s)
         assert not killed
     assert os.read(reading, 10) == b"?"
@@ -441,7 +441,7 @@ def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:
 @pytest.mark.parametrize("name", ["control", "worker-0"])
 def test_child_that_takes_its_time_to_end_is_not_frozen(node: Node, name: str) -> None:
     """Found by a rolling restart of a busy machine: an interpreter that was ending was killed."""
-    freeze_timeout_s = 3.0  # on such a machine a child may be late for as long as the others here allow
+    freeze_timeout_s = 3.0  # on a busy machine a child may be this late
     node.settings = replace(
         node.settings, timing=replace(node.settings.timing, freeze_timeout_s=freeze_timeout_s)
     )
@@ -449,7 +449,7 @@ def test_child_that_takes_its_time_to_end_is_not_frozen(node: Node, name: str) -
     node.mark(f"{name}.slow").write_text(str(1.5 * freeze_timeout_s))
     node.signal(signal.SIGTERM)
     assert node.exit_code() == 0
-    assert f"{name} exited with code 0" in node.log
+    assert f"child={name} exit_code=0" in node.log
     assert "frozen" not in node.log
 
 
@@ -478,14 +478,14 @@ def test_no_connection_is_refused_while_a_worker_restarts(node: Node) -> None:
     os.kill(first, signal.SIGKILL)
     served: list[int] = []
     while first in served or not any(served):
-        # Refused would raise. A connection that the dying process had accepted may end unserved.
+        # A refused connection would raise. A connection accepted by the dying process may end unserved.
         served.append(node.connect())
         assert len(served) < 1000
     assert served[-1] == node.pids("worker-0")[1]
     assert len(node.pids("control")) == 1
 
 
-def test_killed_supervisor_takes_its_children_with_it_and_can_be_started_again(node: Node) -> None:
+def test_killed_supervisor_ends_its_children_and_can_restart(node: Node) -> None:
     node.start()
     children = node.all_pids()
     node.signal(signal.SIGKILL)
@@ -503,7 +503,7 @@ def test_orphans_are_reaped(node: Node) -> None:
     eventually(lambda: not Path(f"/proc/{orphan}").exists(), "the orphan was waited for")
 
 
-def test_systemd_is_told_when_all_children_are_up(node: Node) -> None:
+def test_systemd_is_notified_when_all_children_are_up(node: Node) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(node.folder / "notify"))
         notify.settimeout(LIMIT_S)
@@ -522,14 +522,14 @@ def test_witness_has_no_workers(tmp_path: Path, node: Node) -> None:
     assert {each.split()[0] for each in node.events} == {"control"}
 
 
-def test_backoff_doubles_to_its_limit_and_is_forgotten_after_a_steady_life() -> None:
+def test_backoff_doubles_to_its_limit_and_resets_when_steady() -> None:
     child = Child("worker", 0)
-    waits = [child.ended(0.5) for _ in range(9)]
+    waits = [child.record_end(0.5) for _ in range(9)]
     assert waits[:4] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S, 8 * BACKOFF_FIRST_S]
     assert waits[-1] == BACKOFF_LIMIT_S
     assert child.restart_at_s == 0.5 + BACKOFF_LIMIT_S
     child.started_s = 100.0
-    assert child.ended(100.0 + STEADY_S) == BACKOFF_FIRST_S
+    assert child.record_end(100.0 + STEADY_S) == BACKOFF_FIRST_S
 
 
 # ---- what keeps a member from starting
@@ -556,9 +556,9 @@ def test_port_in_use_names_the_field_and_frees_the_others(tmp_path: Path, field:
         "listeners.external.first_port": member.listeners[0].first_port,
     }
     with socket.create_server(("127.0.0.1", ports[field])):
-        said = refusal(settings)
-    assert said.startswith(f"members.p1.{field}: cannot listen on 127.0.0.1:{ports[field]}")
-    assert "another port" in said
+        output = refusal(settings)
+    assert output.startswith(f"members.p1.{field}: cannot listen on 127.0.0.1:{ports[field]}")
+    assert "another port" in output
     sockets.open_all(settings, member).close()
 
 
@@ -571,23 +571,24 @@ def test_port_of_an_outgoing_connection_is_explained(tmp_path: Path, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
         client.bind(("127.0.0.1", port))
         client.connect(server.getsockname())
-        said = refusal(settings)
+        output = refusal(settings)
         monkeypatch.setattr(sockets, "read_ephemeral_ports", lambda: None)
         elsewhere = refusal(settings)
-    assert "stop the process" not in said
-    assert f"; another socket has this port: `ss -tanp 'sport = :{port}'` shows which; end its" in said
-    assert said.endswith(
-        f"if it is an outgoing connection, the port is in the ephemeral range {port - 1}-{port + 1}: "
-        f"reserve it (sysctl -w net.ipv4.ip_local_reserved_ports={port})"
+    assert "stop the process" not in output
+    assert f"; find the other socket with `ss -tanp 'sport = :{port}'` and end its process" in output
+    assert output.endswith(
+        "if the other socket is an outgoing connection, reserve the port, which is in the ephemeral range "
+        f"{port - 1}-{port + 1} (sysctl -w net.ipv4.ip_local_reserved_ports={port})"
     )
-    assert elsewhere.endswith("or configure another port"), "where the system does not say its range"
+    assert elsewhere.endswith("or configure another port"), "on a system without such a range"
 
 
 @pytest.mark.parametrize(
-    ("port", "said"), [(1023, "ports below 1024 need a privilege"), (9100, "the system forbids it (SELinux")]
+    ("port", "output"),
+    [(1023, "configure a port above 1023"), (9100, "allow this port in the policy of SELinux")],
 )
-def test_forbidden_port_is_explained_by_its_number(port: int, said: str) -> None:
-    assert said in sockets._advice(PermissionError(errno.EACCES, "Permission denied"), port)
+def test_forbidden_port_is_explained_by_its_number(port: int, output: str) -> None:
+    assert output in sockets._advice(PermissionError(errno.EACCES, "Permission denied"), port)
 
 
 def test_full_disk_is_no_reason_to_remove_the_control_socket(
@@ -600,8 +601,8 @@ def test_full_disk_is_no_reason_to_remove_the_control_socket(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "chmod", fail)
-    said = refusal(settings)
-    assert said.endswith("(No space left on device); check owner, mode and free space of its directory")
+    output = refusal(settings)
+    assert output.endswith("(no space left on device); check owner, mode and free space of its directory")
 
 
 def test_address_of_another_machine_is_refused(tmp_path: Path) -> None:
@@ -613,9 +614,9 @@ def test_address_of_another_machine_is_refused(tmp_path: Path) -> None:
 
 def test_unix_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     settings = make_settings(tmp_path / ("x" * 100))
-    said = refusal(settings)
-    assert said.startswith("members.p1.data_dir: ")
-    assert "shorter path" in said
+    output = refusal(settings)
+    assert output.startswith("members.p1.data_dir: ")
+    assert "shorter path" in output
 
 
 def test_stale_control_socket_is_replaced(tmp_path: Path) -> None:
@@ -643,9 +644,9 @@ def with_limits(settings: Settings, workers: int = 1, **limits: int) -> Settings
 
 
 def test_more_connections_than_open_files_are_refused(tmp_path: Path) -> None:
-    room = sockets.room_for_connections(settings := make_settings(tmp_path), settings.members["p1"])
-    said = refusal(with_limits(settings, max_connections=room + 1))
-    assert said.startswith(f"limits.max_connections: {room + 1} for each worker of p1, and ")
+    room = sockets.connection_capacity(settings := make_settings(tmp_path), settings.members["p1"])
+    output = refusal(with_limits(settings, max_connections=room + 1))
+    assert output.startswith(f"limits.max_connections: each worker of p1 needs {room + 1} connections, but ")
     fitting = with_limits(settings, workers=2, max_connections=2 * room)
     fitting.members["p1"].private_dir.mkdir(parents=True)
     sockets.open_all(fitting, fitting.members["p1"]).close()
@@ -657,12 +658,12 @@ def test_every_worker_has_its_share_of_the_connections(tmp_path: Path) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     settings = with_limits(settings, workers=3)
     share = sockets.connections_per_worker(settings, settings.members["p1"])
-    # Without a limit each worker has all that it may open, less what it opens for others than clients.
+    # Without a limit each worker may use all its files, less those that are not for clients.
     assert soft / 2 - 500 < share < soft / 2 - sockets.SPARE_CONNECTIONS / 2
 
 
 def backlog_of(listening: socket.socket) -> int:
-    """The longest that its queue may get: tcpi_sacked of a socket that listens. Source: linux/tcp.h"""
+    """The maximum length of its queue: tcpi_sacked of a listening socket. Source: linux/tcp.h"""
     info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     return int(struct.unpack_from("=8x5II", info)[5])
 
@@ -682,7 +683,7 @@ def test_data_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         data_dir.acquire(member)
 
 
-def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
+def test_second_supervisor_is_refused_and_names_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_dir, "LOCK_WAIT_S", 0.1)
@@ -696,8 +697,8 @@ def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
     first.close()
 
 
-def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node: Node) -> None:
-    """An hour: a member of a fleet whose clock was wrong, and has been put right."""
+def test_incarnation_grows_although_the_clock_was_set_back(node: Node) -> None:
+    """By an hour: the clock of a member was wrong, and was corrected."""
     ahead = (time.time_ns() // 1_000_000) + 3_600_000
     (node.settings.members["p1"].data_dir).mkdir(parents=True, exist_ok=True)
     (node.settings.members["p1"].data_dir / "incarnation").write_text(str(ahead))
@@ -707,7 +708,7 @@ def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node:
 
 
 def test_the_data_directory_is_had_although_the_disk_is_full(tmp_path: Path) -> None:
-    """Found: the note of who holds the lock could not be written, and the member did not start."""
+    """Found: the process id could not be written into the lock, and the member did not start."""
     member = make_settings(tmp_path).member("p1")
     data_dir.acquire(member).close()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

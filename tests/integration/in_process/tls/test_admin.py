@@ -1,4 +1,4 @@
-"""fleet/tls/admin.py and access.py: TLS as commands and others meet it, over real sockets."""
+"""fleet/tls/admin.py and access.py: TLS of the admin address, over real sockets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def secured(folder: Path, port: int = 7201, **admin: object) -> Settings:
     )
     settings = load(file, {})
     if not (folder / "certs").exists():
-        issuing.make("demo", tuple(settings.members), folder / "certs", 30, NOW, issuing.hosts_of(settings))
+        issuing.make(
+            "demo", tuple(settings.members), folder / "certs", 30, NOW, issuing.member_hosts(settings)
+        )
         write_token(folder / "read-token", READ)
         write_token(folder / "write-token", WRITE)
     return settings
@@ -84,7 +86,9 @@ async def member(tmp_path: Path) -> AsyncIterator[Member]:
     assert settings.admin.tls is not None
     assert settings.admin.tokens is not None
     gate = Gate(settings.admin.tokens, settings.source, {})
-    runner = await serve(source, sock, gate=gate, tls=tls.following(settings.admin.tls.of("p1")))
+    runner = await serve(
+        source, sock, gate=gate, tls=tls.reloading_context(settings.admin.tls.for_member("p1"))
+    )
     yield Member(settings, source, tmp_path, port)
     await runner.cleanup()
 
@@ -103,16 +107,18 @@ async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> No
     write_token(tmp_path / "mine", WRITE)
     mine = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
     assert access_to(member.settings, mine).token == WRITE
-    said = str(
+    message = str(
         await member.ask({"FLEET_TOKEN": "wrong-0123456789", "FLEET_TOKEN_FILE": str(tmp_path / "mine")})
     )
-    assert "answered 401: this is no token of admin.tokens here" in said
-    assert "wrong-0123456789" not in said
+    assert "answered 401: the token is not in admin.tokens of this member" in message
+    assert "wrong-0123456789" not in message
 
 
 async def test_a_command_that_has_the_token_to_read_cannot_drain(member: Member) -> None:
     access = access_to(member.settings, {"FLEET_TOKEN": READ}, writes=True)
-    with pytest.raises(AdminError, match=r"answered 403: this is the token to read; admin\.tokens\.write"):
+    with pytest.raises(
+        AdminError, match=r"answered 403: this token may only read; use the token of admin\.tokens\.write"
+    ):
         await client.drain([member.url], "p2", True, access=access)
     assert member.source.asked == []
 
@@ -133,22 +139,22 @@ def test_where_the_token_to_read_is_not_here_the_other_one_does(tmp_path: Path) 
     for writes, first in ((False, "read"), (True, "write")):
         with pytest.raises(ConfigError) as caught:
             access_to(settings, {}, writes=writes)
-        said = str(caught.value)
-        assert f"admin.tokens.{first}: {tmp_path}/{first}-token: " in said
-        assert said.endswith("; FLEET_TOKEN and FLEET_TOKEN_FILE stand in for it")
-        assert WRITE not in said
+        message = str(caught.value)
+        assert f"admin.tokens.{first}: {tmp_path}/{first}-token: " in message
+        assert message.endswith("; or set FLEET_TOKEN or FLEET_TOKEN_FILE")
+        assert WRITE not in message
 
 
 def test_a_token_file_of_the_environment_is_for_its_owner_alone(tmp_path: Path) -> None:
     write_token(tmp_path / "mine", READ)
     (tmp_path / "mine").chmod(0o644)
     with pytest.raises(
-        ConfigError, match=r"FLEET_TOKEN_FILE: .*/mine: nobody but its owner may read it; chmod"
+        ConfigError, match=r"FLEET_TOKEN_FILE: .*/mine: must be readable only by its owner; run `chmod"
     ):
         access_to(None, {"FLEET_TOKEN_FILE": str(tmp_path / "mine")})
 
 
-def test_what_is_shown_of_access_and_settings_has_no_token_in_it(tmp_path: Path) -> None:
+def test_shown_access_and_settings_contain_no_token(tmp_path: Path) -> None:
     settings = secured(tmp_path)
     access = access_to(settings, {})
     assert access.token == READ
@@ -158,9 +164,9 @@ def test_what_is_shown_of_access_and_settings_has_no_token_in_it(tmp_path: Path)
 async def test_a_token_is_not_sent_in_the_clear() -> None:
     access = Access(token=READ)
     answers = await client.ask_all({"p1": "http://192.0.2.1:7201"}, access=access)
-    said = str(answers["p1"])
-    assert "would be sent the token in the clear; ask it by https" in said
-    assert READ not in said
+    message = str(answers["p1"])
+    assert ": plain http would expose the token; use https" in message
+    assert READ not in message
 
 
 async def test_another_authority_is_not_believed(member: Member, tmp_path: Path) -> None:
@@ -168,12 +174,12 @@ async def test_another_authority_is_not_believed(member: Member, tmp_path: Path)
     other.mkdir()
     strange = secured(other, member.port)
     answers = await client.ask_all({"p1": member.url}, access=access_to(strange, {}))
-    said = str(answers["p1"])
-    assert f"{member.url}/ownership is not believed: its certificate is refused: " in said
-    assert "name who has issued its certificate as admin.tls.ca" in said
+    message = str(answers["p1"])
+    assert f"{member.url}/ownership: the certificate is not trusted: its certificate is refused: " in message
+    assert "set admin.tls.ca to its issuer" in message
     system = secured(tmp_path, member.port, tls={"ca": None})
     answers = await client.ask_all({"p1": member.url}, access=access_to(system, {}))
-    assert "is not believed" in str(answers["p1"])
+    assert "the certificate is not trusted" in str(answers["p1"])
 
 
 async def test_a_certificate_of_another_host_is_not_believed(member: Member) -> None:
@@ -199,16 +205,16 @@ def test_authority_that_commands_cannot_use_is_explained(tmp_path: Path) -> None
     settings = secured(tmp_path)
     file = tmp_path / "certs" / "ca.pem"
     file.write_bytes(2 * codecs.BOM_UTF8 + file.read_bytes())
-    said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
-    with pytest.raises(ConfigError, match=rf"admin\.tls\.ca: {file}: {said}"):
+    message = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+    with pytest.raises(ConfigError, match=rf"admin\.tls\.ca: {file}: {message}"):
         access_to(settings, {})
 
 
-async def test_who_speaks_something_else_is_told_apart(member: Member) -> None:
+async def test_peer_without_tls_is_recognized(member: Member) -> None:
     access = access_to(member.settings, {})
     answers = await client.ask_all({"p1": f"http://127.0.0.1:{member.port}"}, access=access)
-    assert "cannot be asked" in str(answers["p1"])
-    assert "it may want https" in str(answers["p1"])
+    assert "cannot be reached" in str(answers["p1"])
+    assert "try https" in str(answers["p1"])
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -230,31 +236,34 @@ async def shown_certificate(member: Member) -> bytes:
     return shown
 
 
-async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
+async def test_new_certificate_is_used_without_losing_connections(
     member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = member.folder / "certs"
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     reader, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
     before = await shown_certificate(member)
-    issuing.renew("demo", ["p1"], folder, 60, NOW, issuing.hosts_of(member.settings))
+    issuing.renew("demo", ["p1"], folder, 60, NOW, issuing.member_hosts(member.settings))
     after = await shown_certificate(member)
     assert after != before
     assert writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == before
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert (await reader.readuntil(b'"ok"}')).startswith(b"HTTP/1.1 200 OK")
     writer.close()
-    # In the middle of a copy certificate and key do not fit.
+    # In the middle of a copy, certificate and key do not match.
     shutil.copy(folder / "p2.key", folder / "p1.key")
     assert await shown_certificate(member) == after
-    assert "the former stay" in caplog.text
+    assert "keeping the previous one" in caplog.text
     (folder / "p1.key").unlink()
     assert await shown_certificate(member) == after
 
 
 async def test_tls_1_2_is_the_least(member: Member) -> None:
     assert member.settings.admin.tls is not None
-    assert tls.following(member.settings.admin.tls.of("p1")).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert (
+        tls.reloading_context(member.settings.admin.tls.for_member("p1")).minimum_version
+        == ssl.TLSVersion.TLSv1_2
+    )
     context = ssl.create_default_context(cafile=member.folder / "certs" / "ca.pem")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     _, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
@@ -262,10 +271,10 @@ async def test_tls_1_2_is_the_least(member: Member) -> None:
     writer.close()
 
 
-async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
+async def test_missing_certificate_fails_handshakes_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in a control process that is started again after the file has been removed; the member goes on."""
+    """As in a control process that restarts after the file was removed: the member continues."""
     settings, sock = secured(tmp_path), socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     port = sock.getsockname()[1]
@@ -273,11 +282,11 @@ async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
     key = tmp_path / "certs" / "p1.key"
     content = key.read_bytes()
     key.unlink()
-    runner = await serve(Source(), sock, tls=tls.following(settings.admin.tls.of("p1")))
+    runner = await serve(Source(), sock, tls=tls.reloading_context(settings.admin.tls.for_member("p1")))
     ask = {"p1": f"https://127.0.0.1:{port}"}
     answers = await client.ask_all(ask, access=access_to(settings, {}))
     assert isinstance(answers["p1"], AdminError)
-    assert "until the certificate of the admin address can be used" in caplog.text
+    assert "admin address is closed: cannot load its certificate" in caplog.text
     assert "p1.key" in caplog.text
     key.write_bytes(content)
     answers = await client.ask_all(ask, access=access_to(settings, {}))
@@ -285,7 +294,7 @@ async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
     await runner.cleanup()
 
 
-async def test_the_system_is_believed_where_no_configuration_says_otherwise(
+async def test_system_authorities_are_trusted_by_default(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(member.folder / "certs" / "ca.pem"))

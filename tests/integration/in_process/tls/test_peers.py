@@ -1,4 +1,4 @@
-"""Mutual TLS between members: who gets a link, who is refused on which grounds, and rotation."""
+"""Mutual TLS between members: accepted and refused links, and rotation of certificates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(folder: Path, fleet: str = "demo", now: datetime = NOW, days: int = 30)
 
 
 def tls(folder: Path, proxy_id: str, **other: Path) -> PeerTls:
-    files = issuing.files_in(folder, proxy_id)
+    files = issuing.member_files(folder, proxy_id)
     return PeerTls(PeerTlsFiles(other.get("ca", files.ca), files.certificate, files.key))
 
 
@@ -77,7 +77,7 @@ def warnings(caplog: pytest.LogCaptureFixture, containing: str) -> list[str]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes were handed to what reads frames, each time that any were."""
+    """The number of bytes passed to the frame reader, for each call."""
     sizes: list[int] = []
     read = links._Connection.data_received
 
@@ -102,7 +102,7 @@ class TestLinks:
 
         assert members[0].frames == [("p3", Kind.RAFT, payload) for payload in payloads]
 
-    async def test_what_was_written_before_a_stop_arrives(self, network: Network, folder: Path) -> None:
+    async def test_data_written_before_a_stop_arrives(self, network: Network, folder: Path) -> None:
         one, two = await linked(network, folder)
         two.links.send("p1", Kind.RAFT, bytes(3_000_000))
         two.links.send("p1", Kind.RAFT, b"the last word")
@@ -112,7 +112,7 @@ class TestLinks:
         assert one.frames[-1] == ("p2", Kind.RAFT, b"the last word")
 
     def test_control_s_event_loop_does_the_same(self, tmp_path: Path, folder: Path) -> None:
-        """uvloop has a TLS of its own."""
+        """uvloop has its own TLS implementation."""
         foreign = made(tmp_path / "foreign")
 
         async def scenario() -> tuple[list[str], list[str]]:
@@ -125,7 +125,7 @@ class TestLinks:
                 await until(lambda: two.frames)
                 await silent.closed()
                 await silent.close()
-                assert three.told == []
+                assert three.events_seen == []
             finally:
                 await network.close()
             return one.changes, two.changes
@@ -134,7 +134,7 @@ class TestLinks:
 
 
 class TestRefusals:
-    """Each is said on both sides, once, and no frame is looked at."""
+    """Both sides log each refusal once, and read no frame."""
 
     async def refused(
         self, network: Network, caplog: pytest.LogCaptureFixture, one: Member, two: Member, *reasons: str
@@ -144,13 +144,13 @@ class TestRefusals:
         await until(lambda: warnings(caplog, "a connection from 127.0.0.1"))
         await until(lambda: warnings(caplog, f"'p1' at {endpoint}"))
 
-        assert one.told == two.told == []
+        assert one.events_seen == two.events_seen == []
         for reason in reasons:
-            said = warnings(caplog, reason)
-            assert len(said) == len(set(said)), "each line once"
+            logged = warnings(caplog, reason)
+            assert len(logged) == len(set(logged)), "each line once"
         with mock.patch.object(two.links, "_dial", wraps=two.links._dial) as dial:
             await until(lambda: dial.await_count >= 3)
-        assert len(caplog.records) <= 6, "dialled again and again, and not said again and again"
+        assert len(caplog.records) <= 6, "each retry is not logged"
 
     async def test_another_authority(
         self, network: Network, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -175,7 +175,7 @@ class TestRefusals:
             one,
             two,
             "its certificate is refused",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
@@ -190,8 +190,8 @@ class TestRefusals:
         issuing.renew("demo", ["p2"], folder, 30, NOW + shift)
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        said = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
-        await self.refused(network, caplog, one, two, said, "refused; its log says why")
+        reason = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
+        await self.refused(network, caplog, one, two, reason, "refused; see the peer's log")
 
     async def test_another_member_s_certificate_at_the_dialling_side(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -204,7 +204,7 @@ class TestRefusals:
             one,
             two,
             "'p2' has a certificate that names fleet://demo/p3",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     async def test_another_member_s_certificate_at_the_listening_side(
@@ -212,7 +212,7 @@ class TestRefusals:
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p3"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        await self.refused(network, caplog, one, two, "its certificate names fleet://demo/p3")
+        await self.refused(network, caplog, one, two, "the certificate names fleet://demo/p3")
 
     async def test_another_fleet_of_the_same_authority(
         self,
@@ -225,7 +225,7 @@ class TestRefusals:
         monkeypatch.setattr(Hello, "decode", lambda _payload: pytest.fail("a frame was looked at"))
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        await self.refused(network, caplog, one, two, "its certificate names fleet://other/p2")
+        await self.refused(network, caplog, one, two, "the certificate names fleet://other/p2")
 
     async def test_plaintext_against_tls(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -238,7 +238,7 @@ class TestRefusals:
             one,
             two,
             "it does not speak TLS",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     async def test_tls_against_plaintext(
@@ -253,7 +253,7 @@ class TestRefusals:
         self, network: Network, folder: Path, taken: list[int], caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
-        context = make_contexts(issuing.files_in(folder, "p3"))[1]
+        context = make_contexts(issuing.member_files(folder, "p3"))[1]
         if kind == "no certificate":
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
@@ -274,11 +274,11 @@ class TestRefusals:
             await stranger.close()
         await until(lambda: warnings(caplog, "a connection from 127.0.0.1"))
 
-        # What speaks no TLS is told so: an alert, which is a record of seven bytes.
+        # A peer without TLS gets an alert, which is a record of seven bytes.
         assert received == b"" or (kind in ("a HELLO", "a pickle") and received[:1] == b"\x15")
-        assert (taken, one.told) == ([], [])
+        assert (taken, one.events_seen) == ([], [])
 
-    async def test_who_connects_and_says_nothing_is_in_nobody_s_way(
+    async def test_silent_connection_blocks_no_other_connection(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"), hello_timeout_s=1.0)
@@ -291,11 +291,11 @@ class TestRefusals:
             await stranger.close()
 
         await until(lambda: not one.links._strangers)
-        assert (one.told, two.told) == (["+p2"], ["+p1"])
+        assert (one.events_seen, two.events_seen) == (["+p2"], ["+p1"])
 
 
 class TestReplay:
-    """Whoever has recorded members on the network can do nothing by saying the same again."""
+    """An attacker cannot replay recorded traffic between members."""
 
     @pytest.fixture
     def relays(self) -> Iterator[Relays]:
@@ -304,7 +304,7 @@ class TestReplay:
         made.close()
 
     async def recorded(self, network: Network, folder: Path, relays: Relays) -> tuple[Member, bytes, bytes]:
-        """p1, and what p2, which dialled, and p1 said to each other while three frames passed."""
+        """p1, and the bytes that p2, which dialled, and p1 sent to each other while three frames passed."""
         (port,) = free_ports(1)
         between = Endpoint("127.0.0.1", port)
         relays.forward(between, network.endpoints["p1"])
@@ -319,11 +319,11 @@ class TestReplay:
             await two.links.stop()
             await until(lambda: one.changes == ["+p2", "-p2"])
         assert recording.sent is not None
-        (said,), (answered,) = recording.sent.values(), recording.streams.values()
-        assert len(said) > 3000
-        return one, bytes(said), bytes(answered)
+        (sent_bytes,), (answered,) = recording.sent.values(), recording.streams.values()
+        assert len(sent_bytes) > 3000
+        return one, bytes(sent_bytes), bytes(answered)
 
-    @pytest.mark.parametrize("pace", ["at once", "as it was said"])
+    @pytest.mark.parametrize("pace", ["at once", "as it was sent"])
     async def test_a_member_takes_nothing_of_it(
         self,
         network: Network,
@@ -333,17 +333,17 @@ class TestReplay:
         caplog: pytest.LogCaptureFixture,
         pace: str,
     ) -> None:
-        one, said, _ = await self.recorded(network, folder, relays)
+        one, sent_bytes, _ = await self.recorded(network, folder, relays)
         before = len(taken)
         assert before >= 4, "HELLO and three frames"
 
         stranger = await network.connect("p1")
-        (first,) = struct.unpack(">H", said[3:5])  # the first record of TLS: type, version, length
-        greeting = 5 + first if pace == "as it was said" else len(said)
-        stranger.writer.write(said[:greeting])
-        if said[greeting:]:
+        (first,) = struct.unpack(">H", sent_bytes[3:5])  # the first record of TLS: type, version, length
+        greeting = 5 + first if pace == "as it was sent" else len(sent_bytes)
+        stranger.writer.write(sent_bytes[:greeting])
+        if sent_bytes[greeting:]:
             assert await stranger.reader.readexactly(1), "the server's part of a handshake"
-            stranger.writer.write(said[greeting:])
+            stranger.writer.write(sent_bytes[greeting:])
         await stranger.closed()
         await stranger.close()
         await until(lambda: warnings(caplog, "a connection from 127.0.0.1: TLS: "))
@@ -392,7 +392,7 @@ class TestRotation:
         three = await network.start("p3", tls=tls(fresh, "p3", ca=folder / "ca.pem"))
         await until(lambda: three.links.connected == {"p1", "p2"})
 
-        await until(lambda: (one.told, two.told) == (["+p2", "+p3"], ["+p1", "+p3"]))
+        await until(lambda: (one.events_seen, two.events_seen) == (["+p2", "+p3"], ["+p1", "+p3"]))
 
     async def test_in_the_middle_of_one_the_former_files_stay_in_use(
         self, folder: Path, caplog: pytest.LogCaptureFixture
@@ -413,7 +413,8 @@ class TestRotation:
         assert (
             len(
                 warnings(
-                    caplog, "the new certificates of this member's links cannot be used, the former stay"
+                    caplog,
+                    "cannot load the new certificates of this member's links, keeping the previous one",
                 )
             )
             == 2
@@ -426,14 +427,14 @@ class TestRotation:
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         await until(lambda: str(folder / "p1.crt") in caplog.text)
-        assert "the certificates of this member cannot be used" in caplog.text
+        assert "cannot use the certificates of this member" in caplog.text
         away.rename(folder / "p1.crt")
         await until(lambda: one.links.connected and two.links.connected)
 
 
 class TestFiles:
     def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
-        check_handshake(*make_contexts(issuing.files_in(folder, "p1")))
+        check_handshake(*make_contexts(issuing.member_files(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -443,11 +444,11 @@ class TestFiles:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-        with pytest.raises(OSError, match="certificates of this member cannot be used"):
+        with pytest.raises(OSError, match="cannot use the certificates of this member"):
             tls(folder, "p1").context(server=True)
 
     def test_every_end_of_a_connection_has_words(self) -> None:
         assert explain(ConnectionResetError(104, "reset")) == "connection lost: [Errno 104] reset"
-        assert explain(ConnectionResetError()) == "hung up in the handshake; its log says why"
+        assert explain(ConnectionResetError()) == "closed during the handshake; see the peer's log"
         assert explain(ssl.SSLError("as it is")) == "as it is"
         assert explain(ssl.SSLError()) == "TLS failed"

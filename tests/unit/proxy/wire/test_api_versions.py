@@ -1,4 +1,4 @@
-"""ApiVersions responses, cut down to what the fleet knows."""
+"""ApiVersions responses, restricted to the versions that the fleet knows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_ranges_are_cut_and_the_rest_is_kept(version: int, split: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> None:
+def test_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> None:
     play = Play.new()
     play.ask((API_VERSIONS, version, 5))
     play.broker(response(0, [(18, 0, 9)], ErrorCode.unsupported_version))
@@ -76,7 +76,7 @@ def test_a_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> 
 
 @pytest.mark.parametrize("version", range(6))
 def test_v0_body_is_recognized_by_its_form_whatever_its_error(version: int) -> None:
-    """Found by the model broker: one that expects a token of SASL answers 34, in a v0 body if need be."""
+    """Found by the model broker: a broker that expects a SASL token answers 34, in a v0 body if necessary."""
     play = Play.new()
     play.ask((API_VERSIONS, version, 5))
     refused = response(0, [], ErrorCode.illegal_sasl_state)
@@ -85,7 +85,7 @@ def test_v0_body_is_recognized_by_its_form_whatever_its_error(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_flexible_body_with_an_error_is_read_as_one(version: int) -> None:
+def test_flexible_body_with_an_error_is_recognized(version: int) -> None:
     play = Play.new()
     play.ask((API_VERSIONS, version, 5))
     refused = response(version, [], ErrorCode.illegal_sasl_state)
@@ -119,11 +119,11 @@ def test_no_range_is_empty_or_inverted() -> None:
                 assert low <= both[0]
                 assert both[1] <= min(high, api.max_version)
                 assert key in (0, 17) or both[0] >= api.min_version
-    assert offered_range(0, 0, 13) == (0, 13), "KAFKA-18659: librdkafka wants v0 listed"
+    assert offered_range(0, 0, 13) == (0, 13), "KAFKA-18659: librdkafka requires v0"
 
 
 def test_sasl_handshake_stays_listed_from_v0_on() -> None:
-    """librdkafka before 2.11.1 takes a cluster that does not list v0 for one without SASL."""
+    """librdkafka before 2.11.1 assumes no SASL in a cluster that does not list v0."""
     assert offered_range(17, 0, 1) == (0, 1)
     assert offered_range(17, 1, 1) == (1, 1)
     assert offered_range(17, 0, 0) is None
@@ -132,7 +132,7 @@ def test_sasl_handshake_stays_listed_from_v0_on() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2, 2**31 - 1, -(2**31)])
-def test_counts_that_cannot_be_are_refused(count: int) -> None:
+def test_invalid_counts_are_refused(count: int) -> None:
     play = Play.new()
     play.ask((API_VERSIONS, 0, 5))
     with pytest.raises(MalformedFrame):

@@ -1,4 +1,4 @@
-"""Which configurations are blanked."""
+"""The configurations that are blanked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator that has moved and kept its id: librdkafka is told once that there is none."""
+"""A coordinator that has moved and kept its id: librdkafka gets one answer without a coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from kio.serial import entity_reader
 
-from fleet.proxy.wire.api_versions import software_name
+from fleet.proxy.wire.api_versions import read_software_name
 from fleet.proxy.wire.coordinators import COORDINATOR_NOT_AVAILABLE
 from fleet.proxy.wire.primitives import encode_varint
 from tests.property.wire_fleet import DIRECTORY, Play, advertised, request
@@ -18,7 +18,7 @@ HOST = b"127.77.3.3"
 VERSIONS = [0, 1, 2, 3]
 LIBRDKAFKA = b"librdkafka"
 MOVED = (0, 1, advertised(2)[0], advertised(2)[1] - 1)
-"""What a client reads of identity 1 once it has moved."""
+"""The address that a client gets for identity 1 after its move."""
 
 
 def found(version: int, correlation_id: int, broker_id: int, error_code: int = 0) -> bytes:
@@ -37,7 +37,7 @@ def found(version: int, correlation_id: int, broker_id: int, error_code: int = 0
 def ask(
     play: Play, version: int, broker_id: int, error_code: int = 0, step: int = 1000
 ) -> tuple[int, int, str, int]:
-    """What the client reads: error code, node id, host, port."""
+    """Return the parsed response: error code, node id, host, port."""
     play.to_client.clear()
     play.ask((10, version, 9))
     answer = found(version, 9, broker_id, error_code)
@@ -64,11 +64,12 @@ def question(version: int, name: bytes) -> bytes:
 
 
 def moved_play(name: bytes | None = LIBRDKAFKA) -> Play:
-    """A session that began before identity 1 moved from p1 to p2; its client may have named itself."""
+    """A session that began before identity 1 moved from p1 to p2; its client may have sent a software
+    name."""
     play = Play.new(DIRECTORY)
     if name is not None:
         play.client(question(3, name))
-        play.broker(struct.pack(">iihii", 14, 1, 0, 0, 0))  # of version 0: nothing is offered
+        play.broker(struct.pack(">iihii", 14, 1, 0, 0, 0))  # version 0: no range is listed
     moved = {**DIRECTORY.advertised, 1: ("p2",)}
     play.source.update(replace(DIRECTORY, generation=2, revision=2, advertised=moved))
     return play
@@ -76,8 +77,8 @@ def moved_play(name: bytes | None = LIBRDKAFKA) -> Play:
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_librdkafka_is_told_once_that_there_is_no_coordinator(version: int, step: int) -> None:
-    """Found by a consumer of librdkafka that dialled a dead proxy until its session had expired."""
+def test_librdkafka_gets_no_coordinator_once(version: int, step: int) -> None:
+    """Found with a librdkafka consumer that dialed a dead proxy until its session had expired."""
     play = moved_play()
     if version <= 2:
         assert ask(play, version, 1, step=step) == (COORDINATOR_NOT_AVAILABLE, -1, "", -1)
@@ -86,17 +87,18 @@ def test_librdkafka_is_told_once_that_there_is_no_coordinator(version: int, step
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", [None, b"", b"sarama", b"apache-kafka-java", b"kafka"])
-def test_who_is_not_librdkafka_gets_the_answer_at_once(name: bytes | None, version: int) -> None:
-    """Found by kafka-go: it asks on a new connection each time, and was turned away for ten minutes."""
+def test_other_libraries_get_the_answer_at_once(name: bytes | None, version: int) -> None:
+    """Found with kafka-go, which opens a connection for each request, and got no coordinator for ten
+    minutes."""
     assert ask(moved_play(name), version, 1) == MOVED
 
 
 @pytest.mark.parametrize("name", [b"confluent-kafka-python", b"confluent-kafka-go", b"rust-rdkafka"])
-def test_libraries_that_bring_librdkafka_are_known(name: bytes) -> None:
+def test_libraries_with_librdkafka_are_recognized(name: bytes) -> None:
     assert ask(moved_play(name), 2, 1)[0] == COORDINATOR_NOT_AVAILABLE
 
 
-def test_librdkafka_is_known_by_a_question_of_a_version_that_nobody_knows_yet() -> None:
+def test_librdkafka_is_recognized_in_an_unknown_version() -> None:
     play = moved_play(None)
     frame = question(300, LIBRDKAFKA)
     for at in range(len(frame)):
@@ -105,12 +107,12 @@ def test_librdkafka_is_known_by_a_question_of_a_version_that_nobody_knows_yet() 
 
 
 @pytest.mark.parametrize("cut", range(14, len(question(3, LIBRDKAFKA)) - 7))
-def test_name_that_is_not_all_there_is_none(cut: int) -> None:
-    assert LIBRDKAFKA not in software_name(memoryview(question(3, LIBRDKAFKA)[:cut]))
+def test_truncated_name_is_empty(cut: int) -> None:
+    assert LIBRDKAFKA not in read_software_name(memoryview(question(3, LIBRDKAFKA)[:cut]))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_identity_that_has_not_moved_and_an_error_pass_as_ever(version: int) -> None:
+def test_unmoved_identity_and_errors_pass_unchanged(version: int) -> None:
     play = moved_play()
     assert ask(play, version, 2) == (0, 2, *advertised(2))
     error = ask(play, version, -1, error_code=16)

@@ -1,4 +1,4 @@
-"""DescribeQuorum v2: clients get what the broker has sent, but for where controllers listen."""
+"""DescribeQuorum v2: clients get the broker's response without the addresses of controllers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DESCRIBE_QUORUM: Final = 55
 CORRELATION_ID: Final = 7
 NO_TAGS: Final = b"\0"
 UNKNOWN_TAGS: Final = b"\x02\x05\x03new\x63\0"
-"""Two fields that only a later Kafka knows."""
+"""Two fields of a later Kafka version."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Where a controller listens; the host is null where it is None, which no Kafka sends."""
+    """A controller's listener; None is a null host, which no Kafka sends."""
 
     name: str
     host: str | None
@@ -33,9 +33,9 @@ class Listener:
 
 @dataclass(frozen=True)
 class Quorum:
-    """What a broker answers: nodes 1 to N with their listeners.
+    """A broker's response: nodes 1 to N with their listeners.
 
-    Args: tags: of each struct, as they are encoded.
+    Args: tags: the encoded tagged fields of each struct.
     """
 
     nodes: Sequence[Sequence[Listener]] = ()
@@ -45,7 +45,7 @@ class Quorum:
     tags: bytes = NO_TAGS
 
     def frame(self, *, blanked: bool = False) -> bytes:
-        """The response from its size field on, as a broker sends it or as a client is to get it."""
+        """Encode the response from its size field on, as a broker sends it or as a client should get it."""
         body = struct.pack(">i", CORRELATION_ID) + self.tags
         body += struct.pack(">h", 0) + nullable(self.message)
         body += array([] if self.message else [self._topic()])
@@ -105,11 +105,11 @@ QUORUMS: Final = {
     "blank already": Quorum([[at("", 0)], [at("", 1)], [at("b", 0)]]),
 }
 SPLIT: Final = ("several listeners", "texts beyond ASCII", "no listeners", "no nodes", "unknown tags")
-"""Short ones of every form."""
+"""Short responses of every form."""
 
 
 def received(raw: bytes, cuts: Sequence[int] = (), version: int = 2) -> bytes:
-    """What a client gets of a response that arrives in pieces."""
+    """Return the client's bytes of a response that arrives in pieces."""
     play = Play.new()
     play.ask((DESCRIBE_QUORUM, version, CORRELATION_ID))
     for piece in pieces(raw, cuts):
@@ -119,12 +119,12 @@ def received(raw: bytes, cuts: Sequence[int] = (), version: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)
-def test_hosts_and_ports_alone_are_blanked(quorum: Quorum) -> None:
+def test_only_hosts_and_ports_are_blanked(quorum: Quorum) -> None:
     assert received(quorum.frame()) == quorum.frame(blanked=True)
 
 
-def test_nothing_of_an_address_is_left() -> None:
-    """And what says who the controllers are is: ids, directory ids, names of listeners."""
+def test_no_part_of_an_address_remains() -> None:
+    """The identity of controllers passes: ids, directory ids, names of listeners."""
     found = received(THREE.frame())
     for (listener,) in THREE.nodes:
         assert listener.host is not None
@@ -136,24 +136,24 @@ def test_nothing_of_an_address_is_left() -> None:
 
 
 @pytest.mark.parametrize("quorum", [QUORUMS[name] for name in SPLIT], ids=SPLIT)
-def test_every_split_gives_the_same(quorum: Quorum) -> None:
-    raw, wanted = quorum.frame(), quorum.frame(blanked=True)
+def test_every_split_gives_the_same_result(quorum: Quorum) -> None:
+    raw, expected = quorum.frame(), quorum.frame(blanked=True)
     for cut in range(1, len(raw)):
-        assert received(raw, [cut]) == wanted
-    assert received(raw, range(len(raw))) == wanted
+        assert received(raw, [cut]) == expected
+    assert received(raw, range(len(raw))) == expected
 
 
 @pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)
-def test_slices_give_the_same(quorum: Quorum) -> None:
-    raw, wanted = quorum.frame(), quorum.frame(blanked=True)
+def test_slices_give_the_same_result(quorum: Quorum) -> None:
+    raw, expected = quorum.frame(), quorum.frame(blanked=True)
     for slice_bytes in (1, 7, 100):
         with small_slices(slice_bytes):
-            assert received(raw) == wanted
-            assert received(raw, range(0, len(raw), 50)) == wanted
+            assert received(raw) == expected
+            assert received(raw, range(0, len(raw), 50)) == expected
 
 
 def test_long_response_is_patched_in_slices() -> None:
-    """As long as a client makes it, which may ask for the same partition many times."""
+    """The client controls the length, because it may request the same partition many times."""
     long = Quorum([[at(f"controller-{number}.example")] for number in range(3_000)], voters=1_000)
     raw = long.frame()
     assert len(raw) > AT_ONCE_BYTES
@@ -162,7 +162,7 @@ def test_long_response_is_patched_in_slices() -> None:
     written: list[bytes | memoryview] = []
     play.session.receive_from_broker(raw, written.append)
     turns = 0
-    while play.session.working:
+    while play.session.is_working:
         play.session.work(written.append)
         turns += 1
     assert b"".join(written) == long.frame(blanked=True)
@@ -172,7 +172,7 @@ def test_long_response_is_patched_in_slices() -> None:
 @pytest.mark.parametrize("in_slices", [False, True], ids=["at once", "in slices"])
 @pytest.mark.parametrize("quorum", [QUORUMS[name] for name in SPLIT], ids=SPLIT)
 def test_truncated_response_is_refused(quorum: Quorum, in_slices: bool) -> None:
-    """Nobody looks at the tags at the end, which have no address in them."""
+    """The tags at the end are not read, because they have no address."""
     raw = quorum.frame()
     for cut in range(8, len(raw) - len(quorum.tags)):
         short = struct.pack(">i", cut - 4) + raw[4:cut]
@@ -183,7 +183,7 @@ def test_truncated_response_is_refused(quorum: Quorum, in_slices: bool) -> None:
         assert not play.to_client
 
 
-def test_lengths_that_cannot_be_are_refused() -> None:
+def test_invalid_lengths_are_refused() -> None:
     host = compact_string("127.77.1.1")
     raw = THREE.frame()
     endless = raw.replace(host, b"\xff" * 6 + host[6:])
@@ -194,7 +194,7 @@ def test_lengths_that_cannot_be_are_refused() -> None:
         received(raw.replace(host, b"\x7f" + host[1:]))
 
 
-def test_rewritten_responses_alone_are_counted() -> None:
+def test_only_rewritten_responses_are_counted() -> None:
     play = Play.new()
     for quorum, counted in ((QUORUMS["no nodes"], 0), (THREE, 1), (QUORUMS["an error"], 1), (THREE, 2)):
         play.ask((DESCRIBE_QUORUM, 2, CORRELATION_ID))
@@ -204,6 +204,6 @@ def test_rewritten_responses_alone_are_counted() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_earlier_versions_pass_as_they_are(version: int) -> None:
-    """They have no nodes; what is here is not looked at."""
+def test_earlier_versions_pass_unchanged(version: int) -> None:
+    """Earlier versions have no nodes; their bytes are not read."""
     assert received(THREE.frame(), version=version) == THREE.frame()

@@ -1,4 +1,4 @@
-"""What is remembered of requests, and what is read of three of them."""
+"""The entries for requests in flight, and the fields that are read of three APIs."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
     LAYOUTS,
-    PLAN_TABLE,
-    PLANS,
+    RESPONSE_LAYOUT_TABLE,
+    RESPONSE_LAYOUTS,
     UNKNOWN_API_VERSIONS,
     UNLISTED,
-    VERSIONS,
+    VERSIONS_PER_API,
 )
 from tests.property.wire_fleet import produce, request
 
 
-def test_every_offered_version_has_a_plan_and_no_other() -> None:
+def test_exactly_the_offered_versions_have_a_layout() -> None:
     offered = {
         key << 16 | version
         for key, api in APIS.items()
         for version in range(api.min_version, api.max_version + 1)
     }
-    assert set(PLANS) == offered
+    assert set(RESPONSE_LAYOUTS) == offered
 
 
-def test_the_table_of_plans_has_them_all_and_no_other() -> None:
+def test_layout_table_has_exactly_the_offered_versions() -> None:
     found = {
-        place // VERSIONS << 16 | place % VERSIONS: plan
-        for place, plan in enumerate(PLAN_TABLE)
-        if plan != UNLISTED
+        place // VERSIONS_PER_API << 16 | place % VERSIONS_PER_API: response_layout
+        for place, response_layout in enumerate(RESPONSE_LAYOUT_TABLE)
+        if response_layout != UNLISTED
     }
-    assert found == PLANS
+    assert found == RESPONSE_LAYOUTS
 
 
-def test_plans_leave_room_for_a_correlation_id() -> None:
-    for api, plan in PLANS.items():
-        if plan < 0:
+def test_layouts_leave_room_for_a_correlation_id() -> None:
+    for api, response_layout in RESPONSE_LAYOUTS.items():
+        if response_layout < 0:
             assert api >> 16 in (0, 12, 18, 68, 76)
-            plan = -1 - plan
-        assert plan & CORRELATION_MASK == 0
-        layout = LAYOUTS[plan >> LAYOUT_SHIFT]
-        wanted = [row for row in PATCHED if row[0] == api >> 16 and row[1] <= api & 0xFFFF <= row[2]]
+            response_layout = -1 - response_layout
+        assert response_layout & CORRELATION_MASK == 0
+        layout = LAYOUTS[response_layout >> LAYOUT_SHIFT]
+        expected = [row for row in PATCHED if row[0] == api >> 16 and row[1] <= api & 0xFFFF <= row[2]]
         if api >> 16 == 18:
             assert layout is not None
             assert layout.name == ("api_versions_v3" if api & 0xFFFF >= 3 else "api_versions_v0")
         else:
-            assert (layout and layout.name) == (wanted[0][3].name if wanted else None)
+            assert (layout and layout.name) == (expected[0][3].name if expected else None)
             asks_again = api >> 16 == 10 and api & 0xFFFF <= 2
-            assert (layout is (wanted[0][3] if wanted else None)) is not asks_again
-            assert API_KEYS[plan >> LAYOUT_SHIFT] == (api >> 16 if wanted else API_KEYS[0])
+            assert (layout is (expected[0][3] if expected else None)) is not asks_again
+            assert API_KEYS[response_layout >> LAYOUT_SHIFT] == (api >> 16 if expected else API_KEYS[0])
     unknown = LAYOUTS[UNKNOWN_API_VERSIONS >> LAYOUT_SHIFT]
     assert unknown is not None
     assert unknown.name == "api_versions_unknown"
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_acks_where_kio_writes_it(version: int) -> None:
+def test_acks_is_read_where_kio_writes_acks(version: int) -> None:
     module = importlib.import_module(f"kio.schema.produce.v{version}.request")
     for acks in (-1, 0, 1, 513):
         for transactional_id in (None, "", "t" * 200):
@@ -95,7 +95,7 @@ def test_acks_that_has_not_arrived() -> None:
                 produce_acks(memoryview(whole)[:cut], version, 6)
 
 
-def test_a_transactional_id_of_negative_length_is_refused() -> None:
+def test_transactional_id_of_negative_length_is_refused() -> None:
     with pytest.raises(MalformedFrame) as caught:
         produce_acks(memoryview(request(0, 8, 1, struct.pack(">hh", -2, 1), None)), 8, -1)
     assert caught.value.peer == "client"

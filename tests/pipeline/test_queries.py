@@ -1,4 +1,4 @@
-"""Answers for a stretch of time: of which tables, and how much of them."""
+"""Queries for a period: which files they read, and files of earlier versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fleet.core.event_schema import LivenessEvent
-from fleet.pipeline.anomalies import FLAPS
+from fleet.pipeline.anomalies import MIN_FLAPS
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.queries import anomalies, availability
 from fleet.pipeline.slo import DAY_MS
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.size("test")
 BEGIN_OF_DAY_MS = BEGIN_MS // DAY_MS * DAY_MS
 
 
-def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """The files of another day are no Parquet at all."""
+def test_query_for_a_day_reads_only_files_of_that_day(spark: SparkSession, tmp_path: Path) -> None:
+    """The files of the other day are not Parquet, so reading them fails."""
     flaps = []
-    for number in range(FLAPS):
+    for number in range(MIN_FLAPS):
         flaps += suspected("p1", "p2", 20_000 * number, 20_000 * number + 5)
-    told = table(spark, LivenessEvent, flaps)
+    events = table(spark, LivenessEvent, flaps)
     site = Site(Kafka(""), "fleet.", str(tmp_path))
-    days = told.union(told.withColumn("at_ms", F.col("at_ms") + DAY_MS))
+    days = events.union(events.withColumn("at_ms", F.col("at_ms") + DAY_MS))
     by_day = days.withColumn("day", F.to_date(F.timestamp_millis("at_ms")))
     by_day.write.partitionBy("day").parquet(site.liveness)
     other = max(Path(site.liveness).glob("day=*"))
@@ -41,17 +41,17 @@ def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_pa
         file.with_name(f".{file.name}.crc").unlink()
 
     found = anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + DAY_MS - 1)
-    assert [(each.told_by, each.flaps) for each in found.flapping] == [("p1", FLAPS)]
+    assert [(each.reported_by, each.flaps) for each in found.flapping] == [("p1", MIN_FLAPS)]
     with pytest.raises(Py4JJavaError, match=other.name):
         anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + 2 * DAY_MS)
 
 
-def test_a_timeline_of_an_earlier_version_has_no_sign_of_life(spark: SparkSession, tmp_path: Path) -> None:
-    """Nor have its files such a column: those that were written since have."""
+def test_timeline_file_without_alive_column_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Files of an earlier version lack the column; newer files of the same table have it."""
     site = Site(Kafka(""), "fleet.", str(tmp_path))
     taken = Row("interval", 7, ("p2",), "takeover", BEGIN_MS, None, BEGIN_MS + 9, BEGIN_MS - 5, BEGIN_MS + 4)
-    told = [(1, taken), (2, replace(taken, alive_at_ms=BEGIN_MS - 60))]
-    for broker_id, row in told:
+    rows = [(1, taken), (2, replace(taken, alive_at_ms=BEGIN_MS - 60))]
+    for broker_id, row in rows:
         values = ("f", broker_id, *(getattr(row, name) for name in Row.__dataclass_fields__), 1)
         table = spark.createDataFrame([values], ROW_SCHEMA).withColumn(
             "day", F.to_date(F.timestamp_millis("from_ms"))
