@@ -204,6 +204,3 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
         "broker: sample response of 100 bytes is above int32 with the fleet's addresses; "
         "request less at once, or advertise shorter host names"
     )
-
-
-# ---- a worker

@@ -108,6 +108,3 @@ def test_fields_of_a_tail_are_limited() -> None:
     assert bytes(play.to_client) == allowed
     with pytest.raises(MalformedFrame, match=f"{MAX_TAIL_FIELDS + 1} tagged fields"):
         play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MAX_TAIL_FIELDS + 1)), 2))
-
-
-# ---- a worker

@@ -150,9 +150,9 @@ async def test_known_address_in_a_response_asks_nothing(cluster: Cluster) -> Non
     timing = Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)
     watch = BrokerWatch(settings(timing), Changes())
     async with running(watch):
-        await until(lambda: watch.listed == (B1,) and not watch._discovery_requested.is_set())
+        await until(lambda: watch.listed == (B1,) and not watch.discovery_requested.is_set())
         watch.on_brokers_seen([B1])
-        assert not watch._discovery_requested.is_set()
+        assert not watch.discovery_requested.is_set()
 
 
 async def test_unknown_broker_is_requested_until_it_is_known(cluster: Cluster) -> None:
@@ -164,7 +164,7 @@ async def test_unknown_broker_is_requested_until_it_is_known(cluster: Cluster) -
         await until(lambda: len(cluster.asked) >= 3)
         cluster.listed = (B1, B2)
         await until(lambda: watch.listed == (B1, B2))
-        assert watch._awaited_until_s == {}
+        assert watch.awaited_until_s == {}
 
 
 async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> None:
@@ -173,7 +173,7 @@ async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> Non
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     watch.confirm([B1])
     async with running(watch):
-        await until(lambda: len(cluster.asked) == 1 and watch._no_metadata)
+        await until(lambda: len(cluster.asked) == 1 and watch.no_metadata)
         watch.on_brokers_seen([EVIL])
         watch.on_brokers_requested([2])
         await asyncio.sleep(0.3)
@@ -188,7 +188,7 @@ async def test_without_metadata_only_configured_addresses_count(
     watch = BrokerWatch(settings(SELDOM), Changes())
     named = Broker(7, BOOTSTRAP.host.upper(), BOOTSTRAP.port)
     async with running(watch):
-        await until(lambda: watch._no_metadata)
+        await until(lambda: watch.no_metadata)
         watch.on_brokers_seen([EVIL, named, Broker(8, BOOTSTRAP.host, BOOTSTRAP.port + 1)])
         watch.on_brokers_seen([EVIL])
         assert watch.known == {7: named}

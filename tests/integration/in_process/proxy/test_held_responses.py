@@ -256,6 +256,6 @@ async def are_too_many(at: Running) -> None:
     """Wait until some clients were closed for their memory, and check the memory of the others."""
     backlogs = at.worker.backlogs
     await eventually(lambda: at.worker.snapshot().limited.get("write_buffer_bytes"), "some are closed")
-    await eventually(lambda: not backlogs._is_relieved_soon, "enough of them")
+    await eventually(lambda: not backlogs.is_relieved_soon, "enough of them")
     assert backlogs.total_bytes <= backlogs.limit_bytes
     assert at.connections()

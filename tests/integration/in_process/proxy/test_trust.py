@@ -55,7 +55,7 @@ async def test_seen_address_does_not_replace_a_known_address(tmp_path: Path) -> 
                 == response(number, metadata([Broker(1, "proxy1.example", 9101)]))[4:]
             )
             writer.close()
-        candidates = served.worker._upstreams.candidates(0.0)
+        candidates = served.worker.upstreams.candidates(0.0)
         assert [each.endpoint.port for each in candidates] == [one.port]
         assert evil.accepted == 0
 

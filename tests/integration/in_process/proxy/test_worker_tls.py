@@ -294,7 +294,7 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
         _, writer = await at.connect(1, trusting(authority))
         writer.write(produce(1, acks=0))
         writer.close()  # both come with one read
-        await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
+        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
         assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
