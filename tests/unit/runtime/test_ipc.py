@@ -113,7 +113,7 @@ def test_a_directory_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -
 
 def test_previous_control_ignores_awaited_brokers() -> None:
     """A supervisor of 0.2.0 may start a worker of this release. Found: control hung up at a new message."""
-    sent = ipc._MESSAGE.dump_json(BrokersSeenMessage((), wanted=(4, 2)))
+    sent = ipc.encode(BrokersSeenMessage((), wanted=(4, 2)))
     read = "ipc._MESSAGE.validate_json(sys.stdin.buffer.read())"
     program = f"import sys; from fleet.runtime import ipc; print({read})"
     assert previous_release.run(program, sent).decode().startswith("BrokersSeenMessage(brokers=()")
