@@ -52,7 +52,7 @@ async def test_aiming_probes_fast_before_the_kill(tmp_path: Path, monkeypatch: p
     waited: list[tuple[float, bool]] = []
 
     async def wait(delay_s: float) -> None:
-        waited.append((delay_s, aiming._prober.fast))
+        waited.append((delay_s, aiming.prober.fast))
 
     monkeypatch.setattr("fleet.drills.demo.rounds.asyncio.sleep", wait)
     assert await aiming.aim("leader") == ("p2", True)
@@ -67,7 +67,7 @@ async def test_follower_without_identities_is_spared(tmp_path: Path) -> None:
 async def test_follower_differs_from_the_last_victim(tmp_path: Path) -> None:
     choosing = rounds(tmp_path, PaperFleet("p3", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
     for last, expected in (("p1", "p2"), ("p2", "p1")):
-        choosing._last_victim = last
+        choosing.last_victim = last
         assert await choosing.choose("follower") == (expected, False)
 
 

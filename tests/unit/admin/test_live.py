@@ -129,7 +129,7 @@ async def test_a_change_is_told_at_once_and_to_everybody() -> None:
             while document.ownership.generation == first.ownership.generation:
                 document = await anext(each)
             assert document.ownership.generation == 99
-    assert live._broadcast is None  # no reader, no document
+    assert live.broadcast is None  # no reader, no document
     assert source.counts  # by the workers
 
 
@@ -163,7 +163,7 @@ async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCapt
     async with aclosing(newest(live)) as documents:
         _ = [each async for each in documents]
     assert "cannot build the document" in caplog.text
-    assert live._broadcast is None
+    assert live.broadcast is None
 
 
 async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,11 +141,6 @@ def test_pin_of_an_impossible_broker_id_is_a_usage_error(broker_id: str, capsys:
     assert "BROKER" in printed["error"]["message"]
 
 
-def test_pin_without_an_answer_exits_with_3(capsys: Out) -> None:
-    code, printed = run_json(capsys, "pin", "2", "p1", "--admin", "127.0.0.1:1")
-    assert (code, printed["error"]["kind"]) == (3, "unreachable")
-
-
 def test_drain_of_an_unknown_member_exits_with_2(config: Path, capsys: Out) -> None:
     code, printed = run_json(capsys, "drain", "p9", "-c", str(config))
     assert (code, printed["error"]["kind"]) == (2, "unknown_member")

@@ -450,7 +450,7 @@ async def test_malformed_request_is_logged_once_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""
-    (once,) = connections._REQUEST_LOG.filters
+    (once,) = connections.REQUEST_LOG.filters
     monkeypatch.setattr(once, "_limit", LogLimit(connections.LOG_INTERVAL_S))
     await address.serve()
     for _ in range(3):

@@ -177,6 +177,11 @@ def test_pin_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> None:
     assert (code, printed["error"]) == (3, {"kind": "no_quorum", "message": "no majority"})
 
 
+def test_pin_without_an_answer_exits_with_3(capsys: Out) -> None:
+    code, printed = run_json(capsys, "pin", "2", "p1", "--admin", "127.0.0.1:1")
+    assert (code, printed["error"]["kind"]) == (3, "unreachable")
+
+
 def test_pin_uses_the_token_of_the_configuration(guarded: tuple[Served, Path], capsys: Out) -> None:
     one, config = guarded
     assert run_json(capsys, "pin", "2", "p1", "-c", str(config))[1]["applied"]
