@@ -9,13 +9,15 @@ SHELL := /bin/sh
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
-UNIT_TESTS = tests/unit tests/drills tests/tools tests/benchmarks
+IN_PROCESS = tests/integration/in_process
+UNIT_TESTS = tests/unit tests/drills tests/tools tests/benchmarks $(IN_PROCESS)
 PYTEST = $(BIN)/python -m pytest $(ARGS)
 # Tests without servers take turns on all cores; a debugger needs one: ARGS="-n 0 --pdb"
 ALL_CORES = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 # Tests with servers mostly wait: tests that only compute run in the time that they leave idle.
 RUN_IDLE = $(BIN)/python -m tools.run_idle
 SERVER_TESTS = tests/integration tests/conformance tests/hostile tests/pipeline tests/spark_crosscheck tests/chaos
+WITH_SERVERS = $(SERVER_TESTS) --ignore=$(IN_PROCESS)
 export PYTHON
 export NO_MKDOCS_2_WARNING = 1
 # Where Python may not keep what it has compiled, each member compiles all of fleet/ when it starts.
@@ -34,7 +36,7 @@ test: ## 15 minutes: lint, types, unit tests, and a test of each promise against
 	@$(MAKE) lint
 	@$(ALL_CORES) --size=test --durations=10 $(UNIT_TESTS)
 	@$(RUN_IDLE) build/computed.txt $(ALL_CORES) --size=test --timeout=3600 tests/property -- \
-	 $(PYTEST) --size=test --durations=20 $(SERVER_TESTS)
+	 $(PYTEST) --size=test --durations=20 $(WITH_SERVERS)
 
 SHARDS = -m tools.shards run $(or $(SHARD),all)
 test-all: ## Every test but those of test-long, in shards of a quarter of an hour: SHARD=2/4
@@ -56,11 +58,11 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python tools/gen_reference.py --check
 	@$(BIN)/python -m tools.module_list --check
 
-unit: ready-test ## Unit and property tests
+unit: ready-test ## Unit and property tests, and those that open sockets without Kafka
 	@$(ALL_CORES) $(UNIT_TESTS) tests/property
 
 integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
-	@$(PYTEST) tests/integration
+	@$(PYTEST) tests/integration --ignore=$(IN_PROCESS)
 
 conformance: ready-test ## Every API and version that Kafka defines through a fleet; with ARGS, as a report: ARGS=--json
 	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.conformance $(ARGS),$(PYTEST) tests/conformance)

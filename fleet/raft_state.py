@@ -87,19 +87,19 @@ class RaftNode:
     ) -> None:
         if settings.me not in settings.voters + settings.observers:
             raise RaftError(f"{settings.me} is neither a voter nor an observer")
-        self._settings = settings
+        self.settings = settings
         self._is_voter = settings.me in settings.voters
         self._send = send
-        self._on_change = on_change
+        self.on_change = on_change
         self._on_end = on_end
         self._inputs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
         self._stale_s = max(_LEADER_STALE_S, 2 * settings.election_max_s)
         self._started = self._ended = False
-        self._replica: Replica | None = None
+        self.replica: Replica | None = None
         self._reopen_at_s = 0.0
         self._linked: set[ProxyId] = set()
-        self._proposals = Proposals()
+        self.proposals = Proposals()
         self._working = FleetState()
         self._applied: list[Applied] = []
         self._applied_index = 0
@@ -172,7 +172,7 @@ class RaftNode:
             failed: Future[Outcome] = Future()
             failed.set_exception(error)
             return failed
-        self._inputs.put(partial(self._proposals.add, proposal))
+        self._inputs.put(partial(self.proposals.add, proposal))
         if self._ended:
             fail(proposal, "this member has stopped")
         return proposal.future
@@ -200,7 +200,7 @@ class RaftNode:
                 self._fail(error)
             self._observe(time.monotonic())
             self._publish()
-            self._proposals.report()
+            self.proposals.report()
         self._close()
         self._fail_commands("this member has stopped")
 
@@ -212,11 +212,11 @@ class RaftNode:
                 action = self._inputs.get_nowait()
                 if action is not None:
                     action()
-        self._proposals.fail_all(reason)
+        self.proposals.fail_all(reason)
 
     def _take_inputs(self) -> bool:
         """Wait for input and process it; False once the node must stop."""
-        longest_s = self._wait_s()
+        longest_s = self.next_wait_s()
         with contextlib.suppress(queue.Empty):
             for number in range(_MAX_INPUTS):
                 action = self._inputs.get(block=number == 0, timeout=longest_s if number == 0 else None)
@@ -225,10 +225,10 @@ class RaftNode:
                 action()
         return True
 
-    def _wait_s(self) -> float:
+    def next_wait_s(self) -> float:
         """How long the thread may wait for input."""
-        settings, replica = self._settings, self._replica
-        if replica is None or self._proposals or not replica.log.is_settled:
+        settings, replica = self.settings, self.replica
+        if replica is None or self.proposals or not replica.log.is_settled:
             return settings.tick_s
         # Far below the delay that counts as a pause.
         rest_s = max(settings.tick_s, settings.append_entries_s / 2)
@@ -236,16 +236,16 @@ class RaftNode:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        replica = self._replica
+        replica = self.replica
         if replica is None:
             if now_s >= self._reopen_at_s:
                 self._open()
             return
-        raft, me = replica.log, self._settings.me
+        raft, me = replica.log, self.settings.me
         raft.begin_tick(now_s)
         reachable = raft.leader == me or (self._hears_leader(replica, now_s) and raft.leader in self._linked)
         leader = raft.leader if reachable else None
-        self._proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)
+        self.proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)
         replica.tick()
         if not replica.transport.other_voters and raft.last_log_index > raft.raftCommitIndex:
             replica.tick()  # a single voter waits for no answer: the tick after the flush commits
@@ -257,21 +257,21 @@ class RaftNode:
 
     def _link_up(self, peer: ProxyId) -> None:
         self._linked.add(peer)
-        if self._replica is not None:
-            self._replica.transport.link_up(peer)
+        if self.replica is not None:
+            self.replica.transport.link_up(peer)
 
     def _link_down(self, peer: ProxyId) -> None:
         self._linked.discard(peer)
-        if self._replica is not None:
-            self._replica.transport.link_down(peer)
+        if self.replica is not None:
+            self.replica.transport.link_down(peer)
 
     def _receive(self, peer: ProxyId, payload: bytes) -> None:
-        if self._replica is not None:
-            self._replica.transport.receive(peer, payload)
+        if self.replica is not None:
+            self.replica.transport.receive(peer, payload)
 
     def _open(self) -> None:
         """Open everything from disk, apply the committed entries, and report the existing links."""
-        settings = self._settings
+        settings = self.settings
         log_settings = LogSettings(
             me=settings.me,
             is_voter=self._is_voter,
@@ -284,8 +284,8 @@ class RaftNode:
         )
         transport = MemberTransport(settings.me, settings.voters, settings.observers, self._send)
         self._working = FleetState()
-        self._replica = Replica(log_settings, transport, self._capture, self._restore, self._apply)
-        self._replica.tick()
+        self.replica = Replica(log_settings, transport, self._capture, self._restore, self._apply)
+        self.replica.tick()
         for peer in self._linked:
             transport.link_up(peer)
         if self._error is not None:
@@ -293,7 +293,7 @@ class RaftNode:
             self._error = None
 
     def _close(self) -> None:
-        replica, self._replica = self._replica, None
+        replica, self.replica = self.replica, None
         if replica is not None:
             self._dropped_before += replica.transport.dropped
             replica.close()
@@ -324,16 +324,16 @@ class RaftNode:
         """Apply one committed command. Never raises, as ``decode`` and ``apply`` never do."""
         command = decode(encoded)
         self._working, outcome = apply(self._working, command)
-        if self._replica is not None and self._replica.log.raftLastApplied >= self._applied_index:
+        if self.replica is not None and self.replica.log.raftLastApplied >= self._applied_index:
             self._applied.append(Applied(command, outcome))
         if not isinstance(command, Unknown):
-            self._proposals.mark_applied(command.command_id, outcome)
+            self.proposals.mark_applied(command.command_id, outcome)
 
     # Status and state that callers see.
 
     def _observe(self, now_s: float) -> None:
         """Update status and state, and fail the commands that have timed out."""
-        before, replica = self._status, self._replica
+        before, replica = self._status, self.replica
         dropped = self._dropped_before
         if replica is None:
             role: Role = "follower" if self._is_voter else "observer"
@@ -353,14 +353,14 @@ class RaftNode:
             heard_s = now_s if role == "leader" else replica.transport.leader_heard_mono_s
             heard = role == "leader" or self._hears_leader(replica, now_s)
             votes = self._is_voter and replica.transport.rejoin is None
-            linked = replica.transport.linked_voters + votes > len(self._settings.voters) / 2
+            linked = replica.transport.linked_voters + votes > len(self.settings.voters) / 2
             lost_s = None
             if not (heard and linked):
                 since_s = now_s if heard or heard_s is None else heard_s
                 lost_s = before.quorum_lost_mono_s or since_s
             self._status = RaftStatus(
                 role=role,
-                leader=(self._settings.me if role == "leader" else raft.leader) if heard else None,
+                leader=(self.settings.me if role == "leader" else raft.leader) if heard else None,
                 term=raft.raftCurrentTerm,
                 commit_index=max(raft.raftCommitIndex, raft.raftLastApplied),
                 has_quorum=heard and linked,
@@ -375,7 +375,7 @@ class RaftNode:
         why_not = (
             "not applied in time" if self._status.has_quorum else "no leader with a majority of the voters"
         )
-        self._proposals.expire(now_s, self._error or why_not)
+        self.proposals.expire(now_s, self._error or why_not)
 
     def _publish(self) -> None:
         """Call ``on_change`` if anything is new."""
@@ -386,6 +386,6 @@ class RaftNode:
         self._published = new
         applied, self._applied = tuple(self._applied), []
         try:
-            self._on_change(*new, applied)
+            self.on_change(*new, applied)
         except Exception:
             log.exception("callback for a change of Raft's state failed")

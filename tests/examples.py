@@ -15,18 +15,18 @@ DEFAULT: Final = 100
 QUICK_SHARE: Final = 0.1
 FEWEST: Final = 5
 
-_share = 1.0
+share = 1.0
 
 
 def examples(thorough: int) -> int:
     """How many of a thorough run's examples this run tries."""
-    return thorough if _share == 1.0 else max(min(thorough, FEWEST), round(thorough * _share))
+    return thorough if share == 1.0 else max(min(thorough, FEWEST), round(thorough * share))
 
 
 def use_profile(quick: bool) -> None:
     """Choose how much property tests try. To be called before their modules are imported."""
-    global _share
-    _share = QUICK_SHARE if quick else 1.0
+    global share
+    share = QUICK_SHARE if quick else 1.0
     # Every run on a build machine tries the same examples: what passed once passes again.
     settings.register_profile(
         "chosen",

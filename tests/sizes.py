@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
@@ -32,6 +32,7 @@ SIZE_OF_FOLDER: Final[Mapping[str, Size]] = MappingProxyType(
     {
         "tests/benchmarks": Size.TEST,
         "tests/drills": Size.TEST,
+        "tests/integration/in_process": Size.TEST,
         "tests/tools": Size.TEST,
         "tests/unit": Size.TEST,
         "tests/property": Size.TEST,
@@ -59,15 +60,20 @@ def file_of(item: pytest.Item) -> str:
     return item.path.resolve().relative_to(ROOT).as_posix()
 
 
+def folder_with_a_size(file: str) -> str | None:
+    """The innermost folder of `SIZE_OF_FOLDER` that a file is in."""
+    return next((each for each in map(str, PurePosixPath(file).parents) if each in SIZE_OF_FOLDER), None)
+
+
 def size_of(item: pytest.Item) -> Size:
     """The size that the nearest mark names, else that of the folder. Raises: NoSize"""
     name = item.nodeid.partition("[")[0]
     if len([mark for mark in item.own_markers if mark.name == MARK]) > 1:
         raise NoSize(f"{name}: has two marks of a size: on the test and on one of its parameters")
-    mark, folder = item.get_closest_marker(MARK), "/".join(file_of(item).split("/")[:2])
+    mark, folder = item.get_closest_marker(MARK), folder_with_a_size(file_of(item))
     if mark is not None and len(mark.args) == 1 and mark.args[0] in list(Size):
         return Size(mark.args[0])
-    if mark is None and folder in SIZE_OF_FOLDER:
+    if mark is None and folder is not None:
         return SIZE_OF_FOLDER[folder]
     sizes = ", ".join(f'"{each}"' for each in Size)
     raise NoSize(f"{name}: needs @pytest.mark.{MARK}(SIZE) with one of {sizes}")

@@ -38,7 +38,9 @@ MEASURED: Final = BUILD / "durations.json"
 LEFT_OUT: Final = BUILD / "left-out.txt"
 """The files that a run with a limit has left out, one a line."""
 
-UNIT_FOLDERS: Final = ("tests/unit", "tests/drills", "tests/tools", "tests/benchmarks")
+IN_PROCESS: Final = "tests/integration/in_process"
+"""Tests that open sockets, but start neither Kafka nor a fleet: they run on all cores, as unit tests do."""
+UNIT_FOLDERS: Final = ("tests/unit", "tests/drills", "tests/tools", "tests/benchmarks", IN_PROCESS)
 IDLE_TIME_FOLDERS: Final = ("tests/property", "tests/fuzz", "tests/compiled")
 """Tests that compute for minutes and that no timer waits for."""
 SERVER_FOLDERS: Final = (
@@ -90,11 +92,15 @@ def _rotated(files: tuple[str, ...], number: int) -> tuple[str, ...]:
 
 
 def files_in(folders: Sequence[str]) -> list[str]:
-    """The test files of some folders, as paths from the root, folder by folder."""
+    """The test files of some folders, as paths from the root, folder by folder.
+
+    The files of `IN_PROCESS` belong to that folder alone, not to the folder around it.
+    """
     return [
-        file.relative_to(ROOT).as_posix()
+        file
         for folder in folders
-        for file in sorted((ROOT / folder).rglob("test_*.py"))
+        for path in sorted((ROOT / folder).rglob("test_*.py"))
+        if (file := path.relative_to(ROOT).as_posix()).startswith(f"{IN_PROCESS}/") == (folder == IN_PROCESS)
     ]
 
 

@@ -78,9 +78,9 @@ class _OncePerInterval(logging.Filter):
         return True
 
 
-_REQUEST_LOG: Final = logging.getLogger(f"{__name__}.requests")
+REQUEST_LOG: Final = logging.getLogger(f"{__name__}.requests")
 """aiohttp's logger for malformed requests."""
-_REQUEST_LOG.addFilter(_OncePerInterval())
+REQUEST_LOG.addFilter(_OncePerInterval())
 
 NO_CONNECTIONS: Final = ConnectionCounts(0, dict.fromkeys(DROP_REASONS, 0))
 
@@ -284,7 +284,7 @@ class AdminServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            logger=_REQUEST_LOG,
+            logger=REQUEST_LOG,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             keepalive_timeout=REQUEST_TIMEOUT_S,
             lingering_time=LINGER_S,

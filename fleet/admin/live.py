@@ -52,7 +52,7 @@ class LiveFeed:
         self._source = source
         self._others = others
         self._watchers: Crowd[Watcher] = Crowd(MAX_WATCHERS)
-        self._broadcast: _Broadcast | None = None
+        self.broadcast: _Broadcast | None = None
 
     def enter(self, source: str) -> Watcher | None:
         """Take a place, before anything is awaited; ``leave`` gives it back.
@@ -76,9 +76,9 @@ class LiveFeed:
 
     async def follow(self, watcher: Watcher) -> AsyncGenerator[bytes, None]:
         """Yield the newest document whenever the reader asks for one. A slow reader misses documents."""
-        if self._broadcast is None or self._broadcast.ended:
-            self._broadcast = _Broadcast(self._source, self._others)
-        broadcast = self._broadcast
+        if self.broadcast is None or self.broadcast.ended:
+            self.broadcast = _Broadcast(self._source, self._others)
+        broadcast = self.broadcast
         broadcast.watchers += 1
         seen = 0
         try:
@@ -92,8 +92,8 @@ class LiveFeed:
             broadcast.watchers -= 1
             if not broadcast.watchers:
                 # A reader that arrives while this broadcast stops gets a new one.
-                if self._broadcast is broadcast:
-                    self._broadcast = None
+                if self.broadcast is broadcast:
+                    self.broadcast = None
                 await broadcast.stop()
 
 

@@ -50,11 +50,11 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
     urls = tuple(target_urls(settings, admin).values())
     access = access_to(settings, os.environ)
     if once:
-        document = asyncio.run(_first_with_rates(urls, access))
+        document = asyncio.run(first_with_rates(urls, access))
         print_document(document, LIVE, as_json, print_live)
         return OK if document.ownership.quorum.present else UNREACHABLE
     if as_json:
-        asyncio.run(_show(urls, access, _print_line))
+        asyncio.run(show_updates(urls, access, print_line))
         return OK
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as display:
@@ -63,25 +63,25 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
             silent_s = silent_s if silent_s >= STALE_AFTER_S else 0.0
             display.update(screen(document, console.height, silent_s), refresh=True)
 
-        asyncio.run(_show(urls, access, show))
+        asyncio.run(show_updates(urls, access, show))
     return OK
 
 
-def _print_line(document: LiveDocument, silent_s: float) -> None:
+def print_line(document: LiveDocument, silent_s: float) -> None:
     if not silent_s:
         click.echo(LIVE.encode(document))
     elif silent_s >= STALE_AFTER_S:
         print_progress(f"no update for {duration(silent_s)}")
 
 
-async def _first_with_rates(urls: tuple[str, ...], access: Access) -> LiveDocument:
+async def first_with_rates(urls: tuple[str, ...], access: Access) -> LiveDocument:
     """The first document with all rates.
 
     Raises: AdminError: no such document came in time
     """
     document: LiveDocument | None = None
     try:
-        async with asyncio.timeout(ONCE_TIMEOUT_S), aclosing(_updates(urls, access)) as documents:
+        async with asyncio.timeout(ONCE_TIMEOUT_S), aclosing(updates(urls, access)) as documents:
             async for document in documents:
                 if document.rates_known:
                     return document
@@ -94,11 +94,11 @@ async def _first_with_rates(urls: tuple[str, ...], access: Access) -> LiveDocume
     raise AdminError(f"{me} has no traffic rates of {unrated} within {ONCE_TIMEOUT_S:g} s")
 
 
-async def _show(urls: tuple[str, ...], access: Access, show: Show) -> None:
+async def show_updates(urls: tuple[str, ...], access: Access, show: Show) -> None:
     """Show each update, and each second without one how old the last update is."""
     loop = asyncio.get_running_loop()
     document, updated_s = None, 0.0
-    async with aclosing(_updates(urls, access)) as documents:
+    async with aclosing(updates(urls, access)) as documents:
         next_document = asyncio.ensure_future(anext(documents))
         try:
             while True:
@@ -114,7 +114,7 @@ async def _show(urls: tuple[str, ...], access: Access, show: Show) -> None:
             await asyncio.gather(next_document, return_exceptions=True)
 
 
-async def _updates(urls: tuple[str, ...], access: Access) -> AsyncGenerator[LiveDocument, None]:
+async def updates(urls: tuple[str, ...], access: Access) -> AsyncGenerator[LiveDocument, None]:
     """The updates of one member after the other, without an end.
 
     Raises: AdminError: no member has ever answered; the message has the reason of each

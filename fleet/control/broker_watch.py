@@ -54,7 +54,7 @@ class BrokerWatch:
         self._on_change = on_change
         self._known: dict[BrokerId, Broker] = {}
         self._listed: frozenset[BrokerId] = frozenset()
-        self._no_metadata = ""
+        self.no_metadata = ""
         self._is_metadata_refused = False
         """The cluster gives Metadata to clients with credentials only, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
@@ -69,9 +69,9 @@ class BrokerWatch:
         self._probe_now: dict[BrokerId, asyncio.Event] = {}
         """For each broker that is being probed: set to request a probe immediately."""
         self._brokers_changed = asyncio.Event()
-        self._discovery_requested = asyncio.Event()
+        self.discovery_requested = asyncio.Event()
         """Set to request Metadata before the next regular time."""
-        self._awaited_until_s: dict[BrokerId, float] = {}
+        self.awaited_until_s: dict[BrokerId, float] = {}
         """Brokers that clients wait for, and the end of the wait."""
         self._unconfirmed_logged: set[Broker] = set()
         """Unconfirmed brokers that the log has named already."""
@@ -132,7 +132,7 @@ class BrokerWatch:
         if not news:
             return
         if not self._is_metadata_refused:
-            self._discovery_requested.set()
+            self.discovery_requested.set()
             return
         configured = {(server.host.lower(), server.port) for server in self._bootstrap_servers}
         self.confirm(broker for broker in news if (broker.host.lower(), broker.port) in configured)
@@ -146,9 +146,9 @@ class BrokerWatch:
     def on_brokers_requested(self, broker_ids: Iterable[BrokerId]) -> None:
         """Clients wait for these brokers."""
         until_s = asyncio.get_running_loop().time() + self._timing.upstream_connect_timeout_s
-        self._awaited_until_s.update((each, until_s) for each in broker_ids if each not in self._known)
-        if self._awaited_until_s:
-            self._discovery_requested.set()
+        self.awaited_until_s.update((each, until_s) for each in broker_ids if each not in self._known)
+        if self.awaited_until_s:
+            self.discovery_requested.set()
 
     def confirm(self, brokers: Iterable[Broker]) -> None:
         """The cluster has listed these brokers to a member."""
@@ -210,7 +210,7 @@ class BrokerWatch:
     async def _discover(self) -> None:
         seldom_s, soon_s = self._timing.broker_refresh_s, DISCOVERY_MIN_INTERVAL_S
         while True:
-            self._discovery_requested.clear()
+            self.discovery_requested.clear()
             before = dict(self._known)
             await self._query_cluster()
             soon_s = (
@@ -219,15 +219,15 @@ class BrokerWatch:
                 else min(2 * soon_s, DISCOVERY_MAX_INTERVAL_S)
             )
             now_s = asyncio.get_running_loop().time()
-            self._awaited_until_s = {
+            self.awaited_until_s = {
                 broker_id: until_s
-                for broker_id, until_s in self._awaited_until_s.items()
+                for broker_id, until_s in self.awaited_until_s.items()
                 if broker_id not in self._known and until_s > now_s
             }
-            if self._awaited_until_s:
+            if self.awaited_until_s:
                 # The server that answered may not know these brokers yet.
-                self._discovery_requested.set()
-            if not self._no_metadata:
+                self.discovery_requested.set()
+            if not self.no_metadata:
                 await self._wait_for_request(soon_s, self._timing.broker_refresh_s)
             elif self._is_metadata_refused and self._known and not self._listed:
                 # The brokers are up and have never answered: an answer is unlikely now.
@@ -242,7 +242,7 @@ class BrokerWatch:
         await asyncio.sleep(min(least_s, most_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s - least_s):
-                await self._discovery_requested.wait()
+                await self.discovery_requested.wait()
 
     async def _query_cluster(self) -> None:
         """Ask the cluster for its brokers."""
@@ -252,7 +252,7 @@ class BrokerWatch:
             self._on_discovery_failed(str(error))
             self._is_metadata_refused = error.refused
             return
-        self._no_metadata, self._is_metadata_refused = "", False
+        self.no_metadata, self._is_metadata_refused = "", False
         listed_ids = {broker.broker_id for broker in found}
         self._loop_problems = {each: why for each, why in self._loop_problems.items() if each in listed_ids}
         found = tuple(broker for broker in found if not self._leads_to_fleet(broker))
@@ -264,9 +264,9 @@ class BrokerWatch:
 
     def _on_discovery_failed(self, why: str) -> None:
         """Log the failure if its reason is new."""
-        if why != self._no_metadata:
+        if why != self.no_metadata:
             log.warning("discovery failed, no server listed the brokers: %s", why)
-        self._no_metadata = why
+        self.no_metadata = why
 
     async def _probe(self, broker_id: BrokerId) -> None:
         """Probe one broker for ever: regularly, immediately after a worker lost it, less often while down."""
@@ -308,7 +308,7 @@ class BrokerWatch:
         self._reachable[broker_id] = up
         if trouble is not None:
             log.warning("%s", self._probe_problems[broker_id])
-            self._discovery_requested.set()  # the broker may have a new address
+            self.discovery_requested.set()  # the broker may have a new address
         elif before is not None:
             log.info("broker %d at %s is reachable again", broker_id, at)
         if self._notification is None:

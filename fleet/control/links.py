@@ -159,7 +159,7 @@ def _decode_digests(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection. It splits the stream into frames, and knows its peer's certificate and HELLO only."""
 
     def __init__(self, links: PeerLinks, dialled: ProxyId | None, where: str) -> None:
@@ -268,15 +268,15 @@ class PeerLinks:
         tls: PeerTls | None = None,
         voter_digests: Sequence[str] = (),
     ) -> None:
-        self._hello = Hello(fleet, me, incarnation, voter_digests=tuple(voter_digests))
+        self.hello = Hello(fleet, me, incarnation, voter_digests=tuple(voter_digests))
         self._peers = {peer: endpoint for peer, endpoint in peers.items() if peer != me}
         self._listen_socket = listen_socket
         self._events = events
         self._timing = timing or LinkTiming()
         self._tls = tls
-        self._links: dict[ProxyId, _Connection] = {}
-        self._strangers: Crowd[_Connection] = Crowd(_MAX_STRANGERS)
-        self._open: set[_Connection] = set()
+        self._links: dict[ProxyId, Connection] = {}
+        self.strangers: Crowd[Connection] = Crowd(_MAX_STRANGERS)
+        self._open: set[Connection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._log_limit = LogLimit(_LOG_INTERVAL_S)
@@ -298,7 +298,7 @@ class PeerLinks:
         self._listen_socket.listen(_BACKLOG)
         self._tasks = [loop.create_task(self._accept()), loop.create_task(self._ping_links())]
         self._tasks += [
-            loop.create_task(self._keep_dialled(peer)) for peer in self._peers if peer < self._hello.proxy_id
+            loop.create_task(self._keep_dialled(peer)) for peer in self._peers if peer < self.hello.proxy_id
         ]
         for task in self._tasks:
             task.add_done_callback(self._on_task_done)
@@ -314,7 +314,7 @@ class PeerLinks:
         ``on_down`` is called for each link.
         """
         self._stopping = True
-        handshakes = [each.handshake for each in self._strangers if each.handshake is not None]
+        handshakes = [each.handshake for each in self.strangers if each.handshake is not None]
         tasks = [*self._tasks, *handshakes]
         for task in tasks:
             task.cancel()
@@ -363,13 +363,13 @@ class PeerLinks:
         """Accepting failed, for example without a free file descriptor. Peers that dial may be waiting."""
         self._warn(f"cannot accept connections: {error}")
         for peer in self._peers:
-            if peer > self._hello.proxy_id and peer not in self._links:
+            if peer > self.hello.proxy_id and peer not in self._links:
                 self._notify(self._events.on_failed_here, peer, LocalFailure(str(error)))
 
     def _on_accepted(self, sock: socket.socket, address: object) -> None:
         host = address[0] if isinstance(address, tuple) else address
-        connection = _Connection(self, None, f"a connection from {host}")
-        displaced = self._strangers.add(connection, source_of(address))
+        connection = Connection(self, None, f"a connection from {host}")
+        displaced = self.strangers.add(connection, source_of(address))
         if displaced is not None:
             # A member completes its handshake within milliseconds, however many strangers connect.
             if displaced.handshake is not None:
@@ -379,7 +379,7 @@ class PeerLinks:
             self._complete_handshake(connection, sock)
         )
 
-    async def _complete_handshake(self, connection: _Connection, sock: socket.socket) -> None:
+    async def _complete_handshake(self, connection: Connection, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, sock, **self._tls_arguments(server=True)
@@ -392,7 +392,7 @@ class PeerLinks:
         """Dial a peer whenever there is no link to the peer, until cancelled."""
         refused = 0
         while True:
-            connection = await self._dial(peer)
+            connection = await self.dial(peer)
             if connection is not None:
                 await asyncio.wait([connection.closed])
                 # Do not dial a peer ten times a second that accepts connections and then refuses them.
@@ -400,10 +400,10 @@ class PeerLinks:
             pause_s = random.uniform(*self._timing.redial_s) * 2 ** max(0, min(refused, 16) - 1)
             await asyncio.sleep(min(pause_s, self._timing.refused_redial_s))
 
-    async def _dial(self, peer: ProxyId) -> _Connection | None:
+    async def dial(self, peer: ProxyId) -> Connection | None:
         """Open a connection to a peer, which may have refused it already. None: the peer is unreachable."""
         endpoint, timeout_s = self._peers[peer], self._timing.connect_timeout_s
-        connection = _Connection(self, peer, f"{peer!r} at {endpoint}")
+        connection = Connection(self, peer, f"{peer!r} at {endpoint}")
         try:
             addresses = await self._resolver.find(endpoint, timeout_s)
             async with asyncio.timeout(timeout_s):
@@ -417,7 +417,7 @@ class PeerLinks:
             return None
         return connection
 
-    async def _connect(self, connection: _Connection, endpoint: Endpoint, sock: socket.socket) -> None:
+    async def _connect(self, connection: Connection, endpoint: Endpoint, sock: socket.socket) -> None:
         tls_arguments = self._tls_arguments(server=False)
         if tls_arguments:
             tls_arguments["server_hostname"] = endpoint.tls_name
@@ -444,7 +444,7 @@ class PeerLinks:
 
     # Events of the connections.
 
-    def _on_opened(self, connection: _Connection) -> None:
+    def _on_opened(self, connection: Connection) -> None:
         self._open.add(connection)
         if self._stopping:
             connection.abort("stopped")
@@ -453,12 +453,12 @@ class PeerLinks:
         if not any(self._is_certified(connection, peer) for peer in expected):
             connection.abort(f"the certificate names {_format_uris(connection.uris)}")
         elif connection.dialled is not None:
-            connection.write(Kind.HELLO, self._hello.encode())
+            connection.write(Kind.HELLO, self.hello.encode())
 
-    def _is_certified(self, connection: _Connection, peer: ProxyId) -> bool:
-        return self._tls is None or member_uri(self._hello.fleet, peer) in connection.uris
+    def _is_certified(self, connection: Connection, peer: ProxyId) -> bool:
+        return self._tls is None or member_uri(self.hello.fleet, peer) in connection.uris
 
-    def _on_received(self, connection: _Connection, kind: int, payload: bytes) -> None:
+    def _on_received(self, connection: Connection, kind: int, payload: bytes) -> None:
         if connection.peer is None:
             self._introduce(connection, kind, payload)
             return
@@ -469,12 +469,12 @@ class PeerLinks:
         elif kind != Kind.PING:
             connection.abort(f"sent a frame of kind {kind}")
 
-    def _introduce(self, connection: _Connection, kind: int, payload: bytes) -> None:
+    def _introduce(self, connection: Connection, kind: int, payload: bytes) -> None:
         """Check the first frame of a connection, which must be a matching HELLO.
 
         If the HELLO answers ours, the connection becomes the link.
         """
-        self._strangers.discard(connection)
+        self.strangers.discard(connection)
         refusal = self._refusal(connection, kind, payload)
         if refusal:
             connection.abort(refusal)
@@ -483,19 +483,19 @@ class PeerLinks:
         connection.peer, connection.incarnation = hello.proxy_id, hello.incarnation
         connection.has_digests = bool(hello.voter_digests)
         if connection.dialled is None:
-            connection.write(Kind.HELLO, self._hello.encode())
+            connection.write(Kind.HELLO, self.hello.encode())
         else:
             connection.write(Kind.PING, b"")
             self._set_link(connection, hello.proxy_id)
 
-    def _set_link(self, connection: _Connection, peer: ProxyId) -> None:
+    def _set_link(self, connection: Connection, peer: ProxyId) -> None:
         former = self._links.get(peer)
         if former is not None:
             self._remove_link(former, "replaced by a newer connection")
             former.abort("replaced by a newer connection")
         connection.linked = True
         self._links[peer] = connection
-        if self._hello.voter_digests and not connection.has_digests:
+        if self.hello.voter_digests and not connection.has_digests:
             log.info(
                 "%s sends no voter digest, because it runs a release before 0.3.0; upgrade %s, or "
                 "compare its `voter:` fields with those of this member",
@@ -504,7 +504,7 @@ class PeerLinks:
             )
         self._notify(self._events.on_up, peer)
 
-    def _refusal(self, connection: _Connection, kind: int, payload: bytes) -> str:
+    def _refusal(self, connection: Connection, kind: int, payload: bytes) -> str:
         """Why the first frame of a connection is refused; empty if the frame is accepted."""
         try:
             if kind != Kind.HELLO:
@@ -519,32 +519,32 @@ class PeerLinks:
         if hello.protocol_version != PROTOCOL_VERSION:
             theirs = hello.protocol_version
             return f"{sender} speaks protocol version {theirs}, this member speaks {PROTOCOL_VERSION}"
-        if hello.fleet != self._hello.fleet:
-            return f"{sender} belongs to fleet {hello.fleet!r:.100}, this member to {self._hello.fleet!r}"
+        if hello.fleet != self.hello.fleet:
+            return f"{sender} belongs to fleet {hello.fleet!r:.100}, this member to {self.hello.fleet!r}"
         if hello.proxy_id not in self._peers:
             return f"{sender} is not a member of this fleet"
-        mismatch = _voter_mismatch(hello, self._hello)
+        mismatch = _voter_mismatch(hello, self.hello)
         if mismatch:
             return f"{sender} {mismatch}"
         if connection.dialled is not None and hello.proxy_id != connection.dialled:
             return f"{sender} answered at the address of {connection.dialled!r}"
         if not self._is_certified(connection, hello.proxy_id):
             return f"{sender} has a certificate that names {_format_uris(connection.uris)}"
-        if connection.dialled is None and hello.proxy_id < self._hello.proxy_id:
+        if connection.dialled is None and hello.proxy_id < self.hello.proxy_id:
             return f"{sender} connected in the wrong direction (this member dials {hello.proxy_id})"
         former = self._links.get(hello.proxy_id)
         if former is not None and hello.incarnation < former.incarnation:
             return f"{sender} is already connected with a newer incarnation: two processes use this id"
         return ""
 
-    def _on_lost(self, connection: _Connection) -> None:
+    def _on_lost(self, connection: Connection) -> None:
         self._open.discard(connection)
-        self._strangers.discard(connection)
+        self.strangers.discard(connection)
         if not connection.linked and not self._stopping:
             self._warn(f"{connection.where}: {connection.reason}")
         self._remove_link(connection, connection.reason)
 
-    def _remove_link(self, connection: _Connection, reason: str) -> None:
+    def _remove_link(self, connection: Connection, reason: str) -> None:
         peer = connection.peer
         if peer is not None and self._links.get(peer) is connection:
             del self._links[peer]

@@ -112,7 +112,7 @@ class Control:
         self._handed_over = asyncio.Event()
         self._wake = self._loop.call_later(0.0, lambda: None)
         self._workerless_since_s: float | None = self.started_s
-        self.tracing = _make_tracing(settings, self.me)
+        self.tracing = make_tracing(settings, self.me)
         self.takeovers = TakeoverWatch(self._on_takeover_ended)
 
         self.workers = WorkerChannels(
@@ -553,7 +553,7 @@ def _log_failure(future: Future[Outcome]) -> None:
         log.info("proposal failed: %s", error)
 
 
-def _make_tracing(settings: Settings, me: ProxyId) -> Tracing | None:
+def make_tracing(settings: Settings, me: ProxyId) -> Tracing | None:
     """Make the sender of traces if the configuration asks for it.
 
     None also after a failure: a control process without traces is better than none.

@@ -131,17 +131,17 @@ class StatusSource:
             upstream_up=control.brokers.reachable,
             broker_troubles=control.brokers.troubles,
             member_troubles=tuple(control.prober.member_troubles.values()),
-            port_trouble=self._port_trouble(),
+            port_trouble=self.find_port_trouble(),
             takeovers=control.takeovers.log,
             checks=self._checks(),
-            certificate_expiry_s=self._certificate_expiry(),
+            certificate_expiry_s=self.certificate_expiry(),
             events=None if control.events is None else control.events.progress,
             thread_restarts=control.thread_restarts,
             traced=control.tracing is not None,
             balanced_by=control.settings.balance.by,
         )
 
-    def _port_trouble(self) -> PortTrouble | None:
+    def find_port_trouble(self) -> PortTrouble | None:
         """Check the ports only after a change of the kernel's settings: there may be thousands of ports."""
         kernel = read_ephemeral_ports()
         if kernel != self._checked_ports[0]:
@@ -149,7 +149,7 @@ class StatusSource:
             self._checked_ports = (kernel, port_trouble(ports, kernel))
         return self._checked_ports[1]
 
-    def _certificate_expiry(self) -> Mapping[str, float]:
+    def certificate_expiry(self) -> Mapping[str, float]:
         settings, me = self._control.settings, self._control.me
         sections: dict[str, Mapping[str, Path]] = {
             f"listener_tls.{name}": tls.for_member(me).files for name, tls in settings.listener_tls.items()

@@ -61,7 +61,7 @@ class WorkerChannels:
         self._on_applied = on_applied
         self._on_traffic = on_traffic
         self._server: asyncio.Server | None = None
-        self._channels: dict[Channel, WorkerCounters] = {}
+        self.channels: dict[Channel, WorkerCounters] = {}
         self._hellos: dict[Channel, Hello] = {}
         self._pending_counts: dict[Channel, asyncio.Future[None]] = {}
         self._counters_received_s: dict[Channel, float] = {}
@@ -81,7 +81,7 @@ class WorkerChannels:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.close()
 
     @property
@@ -96,13 +96,13 @@ class WorkerChannels:
     @property
     def applied_revision(self) -> int:
         """The oldest revision that a connected worker uses; -1 while no worker is connected."""
-        return min((each.revision for each in self._channels.values()), default=-1)
+        return min((each.revision for each in self.channels.values()), default=-1)
 
     def publish(self, directory: Directory) -> None:
         """Send the directory to every worker, and to workers that connect later."""
         self._directory = directory
         message = DirectoryMessage(directory)
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.send(message)
 
     def publish_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
@@ -112,7 +112,7 @@ class WorkerChannels:
             return
         self._reachable = dict(reachable)
         message = ReachableMessage(self._reachable)
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             channel.send(message)
 
     async def refresh_counters(self) -> None:
@@ -144,13 +144,13 @@ class WorkerChannels:
     def views(self) -> tuple[WorkerView, ...]:
         """The connected workers, each with its last counters."""
         return tuple(
-            WorkerView(hello.worker, hello.pid, self._channels[channel])
+            WorkerView(hello.worker, hello.pid, self.channels[channel])
             for channel, hello in sorted(self._hellos.items(), key=lambda item: item[1].worker)
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel = Channel(reader, writer)
-        self._channels[channel] = WorkerCounters()
+        self.channels[channel] = WorkerCounters()
         if self._directory is not None:
             channel.send(DirectoryMessage(self._directory))
         if self._reachable:
@@ -161,7 +161,7 @@ class WorkerChannels:
         except ValueError as error:
             log.error("a worker sent an invalid message: %s", str(error).splitlines()[0])
         finally:
-            self.retired = retire(self.retired, self._channels.pop(channel))
+            self.retired = retire(self.retired, self.channels.pop(channel))
             self._hellos.pop(channel, None)
             self._counters_received_s.pop(channel, None)
             self._complete_count(channel)
@@ -169,7 +169,7 @@ class WorkerChannels:
             self._report_applied()
 
     def _report_applied(self) -> None:
-        if self._channels:
+        if self.channels:
             self._on_applied(self.applied_revision)
 
     def _on_message(self, channel: Channel, message: ipc.Message) -> None:
@@ -182,7 +182,7 @@ class WorkerChannels:
                 self._first_connected.set()
                 log.info("worker connected: worker=%d pid=%d", worker, pid)
             case CountersMessage(counters=counters):
-                self._channels[channel] = counters
+                self.channels[channel] = counters
                 self._counters_received_s[channel] = asyncio.get_running_loop().time()
                 self._complete_count(channel)
                 self._report_applied()

@@ -46,8 +46,8 @@ class Admission(Generic[GuestT]):
         self._max_connections = max_connections
         self._max_per_source = max_per_source
         self._reserve = reserve
-        self._admitted: set[GuestT] = set()
-        self._of_source: dict[str, int] = {}
+        self.admitted: set[GuestT] = set()
+        self.connections_of_source: dict[str, int] = {}
         """Address → number of admitted connections; an address without any has no entry."""
         self._over_limit: dict[GuestT, tuple[LimitExceeded, float]] = {}
         """Connection above a limit → which limit, and since when."""
@@ -65,7 +65,7 @@ class Admission(Generic[GuestT]):
 
     def ask_for_broker(self, guest: GuestT) -> LimitExceeded | None:
         """Admit a connection that was above a limit; returns the error if the limit is still reached."""
-        if guest in self._admitted:
+        if guest in self.admitted:
             return None
         error = self._admit(guest)
         if error is None:
@@ -89,13 +89,13 @@ class Admission(Generic[GuestT]):
         """Remove a connection that has ended."""
         if self._over_limit:
             self._over_limit.pop(guest, None)
-        if guest in self._admitted:
-            self._admitted.remove(guest)
-            others = self._of_source[guest.source] - 1
+        if guest in self.admitted:
+            self.admitted.remove(guest)
+            others = self.connections_of_source[guest.source] - 1
             if others:
-                self._of_source[guest.source] = others
+                self.connections_of_source[guest.source] = others
             else:
-                del self._of_source[guest.source]
+                del self.connections_of_source[guest.source]
 
     def _least_like_a_member(self, newest: GuestT) -> GuestT:
         """Choose the connection above a limit that is least likely a member.
@@ -110,11 +110,11 @@ class Admission(Generic[GuestT]):
 
     def _admit(self, guest: GuestT) -> LimitExceeded | None:
         source = guest.source
-        others = self._of_source.get(source, 0)
+        others = self.connections_of_source.get(source, 0)
         if self._max_per_source is not None and others >= self._max_per_source:
             return LimitExceeded("max_connections_per_source", f"{others} connections of {source} are open")
-        if len(self._admitted) >= self._max_connections:
-            return LimitExceeded("max_connections", f"{len(self._admitted)} connections are open")
-        self._admitted.add(guest)
-        self._of_source[source] = others + 1
+        if len(self.admitted) >= self._max_connections:
+            return LimitExceeded("max_connections", f"{len(self.admitted)} connections are open")
+        self.admitted.add(guest)
+        self.connections_of_source[source] = others + 1
         return None

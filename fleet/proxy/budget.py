@@ -146,35 +146,35 @@ class Backlogs(Generic[ReaderT]):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._least_bytes = least_bytes
-        self._responses = responses
+        self.responses = responses
         self._evict = evict
-        self._behind: dict[ReaderT, Backlog] = {}
+        self.behind: dict[ReaderT, Backlog] = {}
         """The readers that are behind for longest come first."""
-        self._is_relieved_soon = False
+        self.is_relieved_soon = False
         self.total_bytes = 0
         """An upper bound of the memory that is held."""
 
     def __contains__(self, reader: ReaderT) -> bool:
-        return reader in self._behind
+        return reader in self.behind
 
     @property
     def limit_bytes(self) -> int:
         """The limit at this moment."""
-        return self._least_bytes + self._responses.limit_bytes - self._responses.total_bytes
+        return self._least_bytes + self.responses.limit_bytes - self.responses.total_bytes
 
     @property
     def share_bytes(self) -> int:
         """Bytes that may wait for each reader that is behind."""
-        return self.limit_bytes // max(1, len(self._behind))
+        return self.limit_bytes // max(1, len(self.behind))
 
     def begin(self, reader: ReaderT) -> None:
         """Note that a reader fell behind."""
-        self._behind.setdefault(reader, Backlog(self._loop.time()))
+        self.behind.setdefault(reader, Backlog(self._loop.time()))
         self.note(reader, 0)
 
     def note(self, reader: ReaderT, read_bytes: int) -> None:
         """Note that bytes from a read of ``read_bytes`` were written to a reader that is behind."""
-        backlog = self._behind[reader]
+        backlog = self.behind[reader]
         backlog.longest_bytes = max(backlog.longest_bytes, read_bytes)
         backlog.written_bytes += read_bytes
         self._measure(reader, backlog)
@@ -182,47 +182,47 @@ class Backlogs(Generic[ReaderT]):
 
     def check(self) -> None:
         """Schedule the closing of readers when too much is held; the current reader must not close now."""
-        if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
-            self._is_relieved_soon = True
-            self._loop.call_soon(self._relieve)
+        if self.total_bytes > self.limit_bytes and not self.is_relieved_soon:
+            self.is_relieved_soon = True
+            self._loop.call_soon(self.relieve)
 
     def end(self, reader: ReaderT) -> None:
         """Note that a reader has caught up, or was closed."""
-        backlog = self._behind.pop(reader, None)
+        backlog = self.behind.pop(reader, None)
         if backlog is not None:
             self.total_bytes -= backlog.held_bytes
 
-    def _relieve(self) -> None:
+    def relieve(self) -> None:
         try:
             self._relieve_once()
         finally:  # not earlier: closing a reader that holds a response calls `check`
-            self._is_relieved_soon = self.total_bytes > self.limit_bytes
-            if self._is_relieved_soon:
-                self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
+            self.is_relieved_soon = self.total_bytes > self.limit_bytes
+            if self.is_relieved_soon:
+                self._loop.call_later(RELIEF_INTERVAL_S, self.relieve)
 
     def _relieve_once(self) -> None:
         by_source: dict[str, int] = {}
-        for reader, backlog in self._behind.items():  # readers may have caught up since the last measurement
+        for reader, backlog in self.behind.items():  # readers may have caught up since the last measurement
             self._measure(reader, backlog)
             by_source[reader.source] = by_source.get(reader.source, 0) + backlog.held_bytes
         if self.total_bytes <= self.limit_bytes:
             return
-        for reader, held_bytes in self._responses.items():
+        for reader, held_bytes in self.responses.items():
             by_source[reader.source] = by_source.get(reader.source, 0) + held_bytes
         greatest = max(by_source, key=by_source.__getitem__)
-        most_bytes = (self._least_bytes + self._responses.limit_bytes) * SOURCE_SHARE
+        most_bytes = (self._least_bytes + self.responses.limit_bytes) * SOURCE_SHARE
         if by_source[greatest] > most_bytes:
             while self._is_above() and (mine := self._of_source(greatest)):
                 self._close(mine)
         else:
             before_s = self._loop.time() - READER_GRACE_S
-            self._close([each for each, backlog in self._behind.items() if backlog.since_s <= before_s])
+            self._close([each for each, backlog in self.behind.items() if backlog.since_s <= before_s])
 
     def _of_source(self, source: str) -> list[ReaderT]:
         """Return the readers with a response, and of the others the half that fell behind first."""
-        holders = [each for each, _ in self._responses.items() if each.source == source]
+        holders = [each for each, _ in self.responses.items() if each.source == source]
         known = set(holders)
-        behind = [each for each in self._behind if each.source == source and each not in known]
+        behind = [each for each in self.behind if each.source == source and each not in known]
         return holders + behind[: (len(behind) + 1) // 2]
 
     def _is_above(self) -> bool:
@@ -235,7 +235,7 @@ class Backlogs(Generic[ReaderT]):
                 return
             held_bytes = self._held_bytes(reader)
             self.end(reader)
-            self._responses.note(reader, 0)
+            self.responses.note(reader, 0)
             self._evict(reader, held_bytes)
 
     def _measure(self, reader: ReaderT, backlog: Backlog) -> None:
@@ -247,8 +247,8 @@ class Backlogs(Generic[ReaderT]):
 
     def _held_bytes(self, reader: ReaderT) -> int:
         """Return the bytes held for a reader, responses included."""
-        backlog = self._behind.get(reader)
-        return self._responses.held_bytes(reader) + (0 if backlog is None else backlog.held_bytes)
+        backlog = self.behind.get(reader)
+        return self.responses.held_bytes(reader) + (0 if backlog is None else backlog.held_bytes)
 
 
 def in_flight_limit(limit_bytes: int, clients: int) -> int:

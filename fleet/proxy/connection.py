@@ -80,14 +80,10 @@ class ClientConnection(asyncio.Protocol):
         "_answer_s",
         "_backlog_checks",
         "_broker_buffer_checks",
-        "_ended",
-        "_held",
         "_make_session",
         "_progress_count",
-        "_queue",
         "_sampling",
         "_timer",
-        "_unconsumed",
         "answered",
         "bodies",
         "broker",
@@ -95,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
         "end",
         "has_broker_sent",
         "has_client_sent",
+        "has_ended",
         "has_returned",
         "host",
         "is_alert",
@@ -103,6 +100,8 @@ class ClientConnection(asyncio.Protocol):
         "listener",
         "number",
         "party",
+        "pause_reasons",
+        "queue",
         "session",
         "since_s",
         "source",
@@ -112,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
         "to_client_quota",
         "traffic",
         "transport",
+        "unconsumed",
         "write",
     )
 
@@ -144,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
         """Whether the client came although its identity has just moved to another member."""
         self.party: Party | None = None
         """The connections that must leave together with this one."""
-        self._unconsumed = b""
+        self.unconsumed = b""
         self.traffic = traffic
         self.to_broker_quota: Quota | None = None
         self.to_client_quota: Quota | None = None
@@ -162,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
         """The client's address, by which limits count."""
         self.answered = 0
         """Number of requests that were answered without a broker."""
-        self._ended = False
+        self.has_ended = False
         """Whether the client has ended its sending half while its bytes wait for a broker."""
         self._progress_count = 0
         self.timeout = ClientTimeout()
@@ -172,8 +172,8 @@ class ClientConnection(asyncio.Protocol):
         """Checks since the client fell behind; 0 if the client keeps up."""
         self._answer_s = 0.0
         """How long the answers to requests in flight may take in a drain."""
-        self._held = 0
-        self._queue: list[bytes | memoryview] = []
+        self.pause_reasons = 0
+        self.queue: list[bytes | memoryview] = []
         self.bodies: LargeBodies | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -214,9 +214,9 @@ class ClientConnection(asyncio.Protocol):
         if broker is None and self.state is LEAVING:
             return
         self.has_client_sent = True
-        if self._unconsumed:
-            data = self._unconsumed + data
-            self._unconsumed = b""
+        if self.unconsumed:
+            data = self.unconsumed + data
+            self.unconsumed = b""
         sampling.reads -= 1
         try:
             if sampling.reads:
@@ -248,13 +248,13 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if self.state is State.DIALING:  # the bytes that wait may be Produce with acks=0
-            self._ended = True
+            self.has_ended = True
             return True
         # A drain keeps whole requests, too.
-        cut_off = self._unconsumed or not self.session.at_boundary
+        cut_off = self.unconsumed or not self.session.at_boundary
         if cut_off and not self.is_draining and self.state is not State.LEAVING:
             error = TruncatedFrame("client", "connection closed inside a request")
-            self.host.refused(self, self._explain(error, self._unconsumed))
+            self.host.refused(self, self._explain(error, self.unconsumed))
         self.close()
         return False
 
@@ -294,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
             self.host.requests.note(self, 0)
         self.state = State.CLOSED
         self._cancel_timer()
-        self._queue.clear()
+        self.queue.clear()
         self._detach_broker()
         self.host.closed(self)
         if self.party is not None:
@@ -309,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
     def wait_for_broker(self) -> int:
         """Pause reading until the broker's address is known. Returns: how many bytes wait for the broker."""
         self.hold(_BROKER_IS_DIALED)
-        return sum(len(piece) for piece in self._queue) + len(self._unconsumed)
+        return sum(len(piece) for piece in self.queue) + len(self.unconsumed)
 
     def attach_broker(self, broker: BrokerConnection) -> bool:
         """Attach the connected broker; returns False if the client has left by now."""
@@ -320,17 +320,17 @@ class ClientConnection(asyncio.Protocol):
         # From now on bytes that wait keep a whole read in memory. Found: 400 clients that left 2.9 KB of
         # 40 KB unread took 13.7 MB.
         self.transport.set_write_buffer_limits(0)
-        if self._held & _CLIENT_IS_FULL:
+        if self.pause_reasons & _CLIENT_IS_FULL:
             # The client's transport reported the full buffer before there was a broker, and reports it only
             # once. A new transport begins to read after this turn, even if it is paused now.
             broker.pause_reading()
             asyncio.get_running_loop().call_soon(self._pause_full, broker)
         # Release first, because a write may find the broker's buffer full, and pause again.
         self.release(_BROKER_IS_DIALED)
-        for piece in self._queue:
+        for piece in self.queue:
             broker.write(piece)
-        self._queue.clear()
-        if self._ended:
+        self.queue.clear()
+        if self.has_ended:
             self.eof_received()
             return True
         if self.is_alert:
@@ -340,7 +340,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _pause_full(self, broker: BrokerConnection) -> None:
-        if self.broker is broker and self._held & _CLIENT_IS_FULL:
+        if self.broker is broker and self.pause_reasons & _CLIENT_IS_FULL:
             broker.pause_reading()
 
     def splice_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
@@ -377,7 +377,7 @@ class ClientConnection(asyncio.Protocol):
     def broker_has_caught_up(self) -> None:
         self._broker_buffer_checks = 0
         self._set_alert()
-        if self._held & _BROKER_IS_FULL:
+        if self.pause_reasons & _BROKER_IS_FULL:
             self.release(_BROKER_IS_FULL)
             if self.broker is not None:
                 self.broker.transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)
@@ -399,7 +399,7 @@ class ClientConnection(asyncio.Protocol):
         """Close both sides for an error, once."""
         if not self.transport.is_closing():
             self.end = "refused"
-            self.host.refused(self, self._explain(error, self._unconsumed) if self._unconsumed else error)
+            self.host.refused(self, self._explain(error, self.unconsumed) if self.unconsumed else error)
             self.close()
 
     def evict(self, error: LimitExceeded) -> None:
@@ -413,16 +413,16 @@ class ClientConnection(asyncio.Protocol):
 
         No limit runs while reading from the client is paused, nor while the client waits for an answer.
         """
-        waits = self._held & ~(BODY_PASSES | _CLIENT_IS_FULL)
+        waits = self.pause_reasons & ~(BODY_PASSES | _CLIENT_IS_FULL)
         if waits or self.state in (State.DIALING, State.LEAVING, State.CLOSED):
             return None, 0
         if self.state is State.IDLE:  # also for a client that does not read its replies
             return "first_request_timeout_s", self.answered
-        if self._held & _CLIENT_IS_FULL:  # the client has to read, as an idle client has to send
+        if self.pause_reasons & _CLIENT_IS_FULL:  # the client has to read, as an idle client has to send
             return "idle_timeout_s", self.waiting_bytes
         self._progress_count += self.has_client_sent
         self.has_client_sent = False
-        if self._unconsumed or not self.session.at_boundary:
+        if self.unconsumed or not self.session.at_boundary:
             return "request_timeout_s", self._progress_count
         self._progress_count += self.has_broker_sent
         self.has_broker_sent = False
@@ -522,15 +522,15 @@ class ClientConnection(asyncio.Protocol):
     def hold(self, why: int) -> None:
         if self.state is State.LEAVING and (why != _BROKER_IS_FULL or self.broker is None):
             return  # bytes after the end of file are read, and discarded
-        self._held |= why
+        self.pause_reasons |= why
         self.transport.pause_reading()
         if why != BODY_PASSES and self.bodies is not None:
             self.bodies.stop_requests()  # the kernel would continue to read
 
     def release(self, why: int) -> None:
-        if self._held & why:
-            self._held &= ~why
-            if not self._held:
+        if self.pause_reasons & why:
+            self.pause_reasons &= ~why
+            if not self.pause_reasons:
                 self.transport.resume_reading()
 
     def _cut(self, data: bytes, consumed: int) -> bytes | memoryview:
@@ -544,7 +544,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _dial_for(self, data: bytes | memoryview) -> None:
         """Queue bytes and dial a broker. At most two reads wait here; later bytes wait in the kernel."""
-        self._queue.append(data)
+        self.queue.append(data)
         is_first = self.state is State.IDLE
         if not is_first or len(data) > LARGE_FIRST_PIECE_BYTES:
             self.hold(_BROKER_IS_DIALED)
@@ -555,7 +555,7 @@ class ClientConnection(asyncio.Protocol):
     def _keep(self, unconsumed: bytes) -> None:
         """Keep bytes for the next read. Only a drain leaves more than fits, and never answers them."""
         if len(unconsumed) <= MAX_UNCONSUMED_BYTES:
-            self._unconsumed = unconsumed
+            self.unconsumed = unconsumed
         else:
             self.hold(_TOO_MUCH_IN_A_DRAIN)
 
@@ -576,9 +576,9 @@ class ClientConnection(asyncio.Protocol):
             self._check_in_flight()
         if self in self.host.backlogs:
             self.host.backlogs.note(self, written_bytes)
-            if not self._held & _CLIENT_IS_FULL:
+            if not self.pause_reasons & _CLIENT_IS_FULL:
                 self._check_backlog()
-        if self._broker_buffer_checks and not self._held & _BROKER_IS_FULL:
+        if self._broker_buffer_checks and not self.pause_reasons & _BROKER_IS_FULL:
             self._check_broker_buffer()
         if self.has_returned and self.state is not State.IDLE:
             self.has_returned = False
@@ -650,13 +650,13 @@ class ClientConnection(asyncio.Protocol):
         """
         session = self.session
         is_quiet = session.is_idle and not session.is_group_member
-        return is_quiet and not self._unconsumed and not unread_bytes(self.transport)
+        return is_quiet and not self.unconsumed and not unread_bytes(self.transport)
 
     def _start_drain_timer(self) -> None:
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(self._answer_s, self._on_drain_deadline)
+        self._timer = asyncio.get_running_loop().call_later(self._answer_s, self.on_drain_deadline)
 
-    def _on_drain_deadline(self) -> None:
+    def on_drain_deadline(self) -> None:
         """Leave at the deadline for requests in flight."""
         if self.state is State.DIALING:  # the dial has its own limit, and starts the deadline again
             return
@@ -678,7 +678,7 @@ class ClientConnection(asyncio.Protocol):
             self._detach_broker()
         self._cancel_timer()
         self.transport.write_eof()
-        self.release(self._held)
+        self.release(self.pause_reasons)
         self._abort_later()
 
     def _detach_broker(self) -> None:

@@ -52,31 +52,31 @@ class Dialer:
         self._upstreams = upstreams
         self._context = context
         self._shared_tls = shared_tls
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._on_lost = on_lost
         self._on_unknown = on_unknown
         self._unknown: dict[BrokerId, asyncio.Event] = {}
         """Broker without a known address → event that is set once the address is known."""
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._resolver = Resolver(NAME_CACHE_S)
         self._loop = asyncio.get_running_loop()
-        self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
-        self._attempts = Deadlines(timeout_s, self._cancel_attempt)
-        self._timed_out: set[ClientConnection] = set()
+        self.tasks: dict[ClientConnection, asyncio.Task[None]] = {}
+        self.attempts = Deadlines(timeout_s, self._cancel_attempt)
+        self.timed_out: set[ClientConnection] = set()
         self.connect = self._connect
 
     def dial(self, connection: ClientConnection) -> None:
         """Connect a client to a broker, or close the client when no broker can be reached."""
-        self._tasks[connection] = self._loop.create_task(self._dial(connection))
+        self.tasks[connection] = self._loop.create_task(self._dial(connection))
 
     def give_up(self, connection: ClientConnection) -> None:
         """Stop dialing for a client connection that has ended."""
-        task = self._tasks.pop(connection, None)
+        task = self.tasks.pop(connection, None)
         if task is not None:
             task.cancel()
 
     def stop(self) -> None:
-        for connection in list(self._tasks):
+        for connection in list(self.tasks):
             self.give_up(connection)
 
     def retry_unknown(self) -> None:
@@ -94,11 +94,11 @@ class Dialer:
                 began_s = time.monotonic()
             for candidate in candidates:
                 now_s = time.monotonic()
-                if now_s >= began_s + DIAL_ROUNDS * self._timeout_s:
+                if now_s >= began_s + DIAL_ROUNDS * self.timeout_s:
                     break  # the client had better try another proxy
                 if not self._upstreams.admits(candidate, now_s):
                     continue
-                self._attempts.begin(connection)
+                self.attempts.begin(connection)
                 try:
                     await self.connect(connection, candidate)
                 except DIAL_ERRORS as error:
@@ -115,9 +115,9 @@ class Dialer:
                     self._upstreams.succeeded(candidate)
                     return
                 finally:
-                    if self._timed_out:
-                        self._timed_out.discard(connection)
-                    self._attempts.end(connection)
+                    if self.timed_out:
+                        self.timed_out.discard(connection)
+                    self.attempts.end(connection)
                 if connection.state is State.JOINED:
                     return
             connection.broker_unreachable()
@@ -125,7 +125,7 @@ class Dialer:
             log.exception("dialing a broker failed")
             connection.broker_unreachable()
         finally:
-            self._tasks.pop(connection, None)
+            self.tasks.pop(connection, None)
 
     async def _await_broker(self, connection: ClientConnection, broker_id: BrokerId) -> list[Candidate]:
         """Wait until discovery finds a broker's address, for as long as a dial may take.
@@ -134,20 +134,20 @@ class Dialer:
         """
         self._on_unknown(broker_id)
         size_bytes = connection.wait_for_broker()
-        if self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+        if self.waiting_bytes + size_bytes > MAX_WAITING_BYTES:
             return []
-        self._waiting_bytes += size_bytes
+        self.waiting_bytes += size_bytes
         known = self._unknown.setdefault(broker_id, asyncio.Event())
-        self._attempts.begin(connection)
+        self.attempts.begin(connection)
         try:
             await known.wait()
         except asyncio.CancelledError:
             if not self._take_timeout(connection):
                 raise
         finally:
-            self._waiting_bytes -= size_bytes
-            self._timed_out.discard(connection)
-            self._attempts.end(connection)
+            self.waiting_bytes -= size_bytes
+            self.timed_out.discard(connection)
+            self.attempts.end(connection)
         return self._candidates(connection, time.monotonic())
 
     def _candidates(self, connection: ClientConnection, now_s: float) -> list[Candidate]:
@@ -182,7 +182,7 @@ class Dialer:
         return self._open_by_name(protocol, endpoint)
 
     async def _open_by_name(self, protocol: Callable[[], asyncio.BaseProtocol], endpoint: Endpoint) -> None:
-        sock = await connect(await self._resolver.find(endpoint, self._timeout_s))
+        sock = await connect(await self._resolver.find(endpoint, self.timeout_s))
         try:
             await self._loop.create_connection(protocol, sock=sock)
         except BaseException:
@@ -191,8 +191,8 @@ class Dialer:
 
     def _take_timeout(self, connection: ClientConnection) -> bool:
         """Whether the attempt was cancelled because it took too long; if so, let the task continue."""
-        task = self._tasks.get(connection)
-        if connection not in self._timed_out or task is None:
+        task = self.tasks.get(connection)
+        if connection not in self.timed_out or task is None:
             return False
         task.uncancel()
         return True
@@ -209,7 +209,7 @@ class Dialer:
             log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
 
     def _cancel_attempt(self, connection: ClientConnection) -> None:
-        task = self._tasks.get(connection)
+        task = self.tasks.get(connection)
         if task is not None:
-            self._timed_out.add(connection)
+            self.timed_out.add(connection)
             task.cancel()

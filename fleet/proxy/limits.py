@@ -45,44 +45,44 @@ class ConnectionLimiter:
         per_source = limits.max_connections_per_source
         self._all_connections = all_connections
         self._timeout_policy = TimeoutPolicy(limits)
-        self._admission: Admission[ClientConnection] = Admission(
+        self.admission: Admission[ClientConnection] = Admission(
             connections_per_worker(settings, member),
             None if per_source is None else math.ceil(per_source / member.workers),
             max_probe_connections(settings, member),
             max(MAX_SILENCE_S, self._timeout_policy.sweep_s * _SWEEP_DELAY_FACTOR),
         )
-        self._sweep_clock_s = 0.0
-        self._last_sweep_s = asyncio.get_running_loop().time()
+        self.sweep_clock_s = 0.0
+        self.last_sweep_s = asyncio.get_running_loop().time()
         self._rare_sweeps: PeriodicCallback | None = None
-        self._frequent_sweeps: PeriodicCallback | None = None
+        self.frequent_sweeps: PeriodicCallback | None = None
         """Runs while there are new clients; others mostly owe nothing, and sweeps wake up the worker."""
-        self._is_sweeping = False
+        self.is_sweeping = False
         self._has_new_clients = False
-        self._to_broker = Quotas(limits.to_broker_bytes_per_second, member.workers)
+        self.to_broker_quotas = Quotas(limits.to_broker_bytes_per_second, member.workers)
         self._to_client = Quotas(limits.to_client_bytes_per_second, member.workers, MAX_DEBT_S)
         self._indebted: dict[Quota, set[ClientConnection]] = {}
 
     def opened(self, connection: ClientConnection) -> None:
-        if self._to_broker.is_limited or self._to_client.is_limited:
+        if self.to_broker_quotas.is_limited or self._to_client.is_limited:
             now_s = asyncio.get_running_loop().time()
-            connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
+            connection.to_broker_quota = self.to_broker_quotas.give(connection.source, now_s)
             connection.to_client_quota = self._to_client.give(connection.source, now_s)
         self._has_new_clients = True
         self._sweep_often()
-        too_many = self._admission.enter(connection, self._sweep_clock_s)
+        too_many = self.admission.enter(connection, self.sweep_clock_s)
         if too_many is not None:
             refused, error = too_many
             refused.refuse(error)
 
     def closed(self, connection: ClientConnection) -> None:
-        self._admission.leave(connection)
+        self.admission.leave(connection)
         for quota in (connection.to_broker_quota, connection.to_client_quota):
             if quota is not None:
                 quota.connections -= 1
 
     def ask_for_broker(self, connection: ClientConnection) -> LimitExceeded | None:
         """Admit a connection that needs a broker; returns the error if a limit is reached."""
-        return self._admission.ask_for_broker(connection)
+        return self.admission.ask_for_broker(connection)
 
     def start(self) -> PeriodicCallback:
         """Sweep until `stop`; failures of sweeps show in the returned callback's ``failed``."""
@@ -90,18 +90,18 @@ class ConnectionLimiter:
         return self._rare_sweeps
 
     def stop(self) -> None:
-        for each in (self._rare_sweeps, self._frequent_sweeps):
+        for each in (self._rare_sweeps, self.frequent_sweeps):
             if each is not None:
                 each.stop()
 
     def _sweep_often(self) -> None:
         """Sweep frequently until a sweep finds no new client."""
-        if self._frequent_sweeps is None:
-            self._advance_clock(asyncio.get_running_loop().time(), self._timeout_policy.rare_sweep_s)
-            self._frequent_sweeps = PeriodicCallback(self._timeout_policy.sweep_s, self._sweep_frequently)
+        if self.frequent_sweeps is None:
+            self.advance_clock(asyncio.get_running_loop().time(), self._timeout_policy.rare_sweep_s)
+            self.frequent_sweeps = PeriodicCallback(self._timeout_policy.sweep_s, self._sweep_frequently)
 
     def _sweep_rarely(self) -> None:
-        if self._frequent_sweeps is None:
+        if self.frequent_sweeps is None:
             self._sweep_again(self._timeout_policy.rare_sweep_s)
 
     def _sweep_frequently(self) -> None:
@@ -116,24 +116,24 @@ class ConnectionLimiter:
         self._rare_sweeps.fail(error)
 
     def _sweep_again(self, every_s: float) -> None:
-        if self._is_sweeping:
+        if self.is_sweeping:
             return  # the previous sweep takes longer than the interval
-        self._advance_clock(asyncio.get_running_loop().time(), every_s)
-        self.enforce(self._sweep_clock_s)
+        self.advance_clock(asyncio.get_running_loop().time(), every_s)
+        self.enforce(self.sweep_clock_s)
 
-    def _advance_clock(self, now_s: float, most_s: float) -> None:
+    def advance_clock(self, now_s: float, most_s: float) -> None:
         """Advance the clock of sweeps, by little more than the interval at most."""
-        self._sweep_clock_s += min(now_s - self._last_sweep_s, most_s * _SWEEP_DELAY_FACTOR)
-        self._last_sweep_s = now_s
+        self.sweep_clock_s += min(now_s - self.last_sweep_s, most_s * _SWEEP_DELAY_FACTOR)
+        self.last_sweep_s = now_s
 
     def enforce(self, now_s: float) -> None:
         """Close the connections that are late, some now and the others soon.
 
         Args: now_s: by the clock of sweeps.
         """
-        for guest, error in self._admission.silent_guests(now_s):
+        for guest, error in self.admission.silent_guests(now_s):
             guest.refuse(error)
-        self._is_sweeping = True
+        self.is_sweeping = True
         self._has_new_clients = False
         self._check_some(self._all_connections(), 0, now_s)
 
@@ -159,14 +159,14 @@ class ConnectionLimiter:
         if after < len(connections):
             loop.call_soon(self._check_more, connections, after, now_s)
             return
-        self._is_sweeping = False
-        if self._has_new_clients or self._admission.over_limit_count:
+        self.is_sweeping = False
+        if self._has_new_clients or self.admission.over_limit_count:
             self._sweep_often()
-        elif self._frequent_sweeps is not None:
-            self._frequent_sweeps.stop()
-            self._frequent_sweeps = None
+        elif self.frequent_sweeps is not None:
+            self.frequent_sweeps.stop()
+            self.frequent_sweeps = None
         loop_s = loop.time()
-        self._to_broker.forget(loop_s)
+        self.to_broker_quotas.forget(loop_s)
         self._to_client.forget(loop_s)
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:

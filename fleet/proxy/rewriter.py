@@ -62,7 +62,6 @@ class Rewriter:
 
     __slots__ = (
         "_addresses",
-        "_book",
         "_budget",
         "_clock",
         "_collected",
@@ -75,6 +74,7 @@ class Rewriter:
         "_sliced",
         "_source",
         "_stream",
+        "book",
         "client_key",
         "is_busy",
         "is_working",
@@ -100,7 +100,7 @@ class Rewriter:
         self._counters = counters
         self._clock = clock
         self._observe = observe
-        self._book: AddressBook | None = None
+        self.book: AddressBook | None = None
         self._addresses: Addresses = _NO_ADDRESSES
         self._collected = _NOTHING_COLLECTED
         self._stream: Stream | None = None
@@ -348,8 +348,8 @@ class Rewriter:
     def _take_newest_book(self) -> AddressBook:
         """Switch to the newest book, which then serves the whole response."""
         book = self._source.book
-        if book is not self._book:
-            self._book = book
+        if book is not self.book:
+            self.book = book
             self._addresses = book.client(self.client_key, self._known_moves)
         return book
 

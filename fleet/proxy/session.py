@@ -148,7 +148,6 @@ class Session:
         "_oldest",
         "_queue",
         "_requests",
-        "_rewriter",
         "_sample",
         "discard_bytes",
         "is_crowded",
@@ -156,6 +155,7 @@ class Session:
         "is_holding",
         "is_refusing",
         "local_replies",
+        "rewriter",
     )
 
     def __init__(
@@ -181,7 +181,7 @@ class Session:
         self._expected_padding: i64 = 0
         """Number of zero bytes with which the rest of the broker's frame must end."""
         self.is_holding = False
-        self._rewriter = Rewriter(
+        self.rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
             counters,
@@ -211,19 +211,19 @@ class Session:
     @property
     def client_id(self) -> str:
         """The client id of the first request, up to ``MAX_REPORTED_CLIENT_ID_BYTES``."""
-        client_id = self._rewriter.client_key.partition(b"\0")[2]
+        client_id = self.rewriter.client_key.partition(b"\0")[2]
         return client_id[:MAX_REPORTED_CLIENT_ID_BYTES].decode(errors="replace")
 
     @property
     def client_key(self) -> bytes:
         """The client's host and id: distinguishes it from most others, once its first request has arrived."""
-        return self._rewriter.client_key
+        return self.rewriter.client_key
 
     @property
     def drops_moved(self) -> bool:
         """Whether the client drops a connection when Metadata has a new address for its broker: librdkafka,
         recognized by the software name in its first request."""
-        return self._rewriter.remembers_coordinators
+        return self.rewriter.remembers_coordinators
 
     @property
     def has_fetched(self) -> bool:
@@ -243,28 +243,28 @@ class Session:
     @property
     def in_response(self) -> bool:
         """Whether a response of the broker has arrived in part."""
-        return self._broker_left > 0 or self._rewriter.is_busy
+        return self._broker_left > 0 or self.rewriter.is_busy
 
     @property
     def is_working(self) -> bool:
         """Whether a response needs `work` before more of it is presented."""
-        return self._rewriter.is_working
+        return self.rewriter.is_working
 
     @property
     def held_bytes(self) -> int:
         """Memory that is held for a response, or will be once the response has arrived."""
-        return self._rewriter.held_bytes
+        return self.rewriter.held_bytes
 
     def work(self, write: Write) -> None:
         """Take a step with the response that is held or paused.
 
         Raises: WireError: the response cannot be made safe; close the connection.
         """
-        self._rewriter.work(write)
+        self.rewriter.work(write)
 
     def drop_response(self) -> None:
         """Drop the response that is held; it is not sent."""
-        self._rewriter.drop()
+        self.rewriter.drop()
 
     def drop_requests(self) -> None:
         """Forget the requests in flight; no answers follow."""
@@ -458,7 +458,7 @@ class Session:
         """
         end: i64 = len(data)
         run: i64 = 0
-        rewriter = self._rewriter
+        rewriter = self.rewriter
         if rewriter.is_busy:
             if rewriter.is_working:
                 return 0
@@ -588,7 +588,7 @@ class Session:
             if after > end:
                 return _INCOMPLETE
             if keeps_coordinators(read_software_name(memoryview(data)[pos:after])):
-                self._rewriter.remember_coordinators()
+                self.rewriter.remember_coordinators()
             if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
                 if len(self.local_replies) >= MAX_REPLIES_PER_READ:
                     raise OversizeFrame(
@@ -604,7 +604,7 @@ class Session:
         ends = start + max(int(read_i16_be(data, pos + 12)), 0)
         if ends > end and ends <= after:
             return _INCOMPLETE
-        rewriter = self._rewriter
+        rewriter = self.rewriter
         rewriter.client_key = b"\0".join((rewriter.client_key, data[start:ends]))
         self._mode &= ~_FIRST_REQUEST
         return _ORDINARY

@@ -112,22 +112,22 @@ class Worker(Host):
         self.turns = TurnQueue(self._loop.call_soon)
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
-        self._traffic_log: TrafficLog | None = None
+        self.traffic_log: TrafficLog | None = None
         self._dial_count = 0
         self.sampling = Sampling()
         self.pipe = create_pipe()
         self.leaving = Deadlines(self.linger_s, BrokerConnection.abort)
         if spec.settings.events is not None:
             life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
-            self._traffic_log = TrafficLog(life, self._counters.rows, time.monotonic())
+            self.traffic_log = TrafficLog(life, self._counters.rows, time.monotonic())
             self.sampling.schedule_next()
-        self._upstreams = Upstreams(spec.settings.bootstrap_servers)
-        self._limiter = ConnectionLimiter(spec.settings, self._member, self._all_connections)
-        self._connections: dict[BrokerId, set[ClientConnection]] = {}
-        self._servers: list[asyncio.Server | TlsServer] = []
+        self.upstreams = Upstreams(spec.settings.bootstrap_servers)
+        self.limiter = ConnectionLimiter(spec.settings, self._member, self._all_connections)
+        self.connections: dict[BrokerId, set[ClientConnection]] = {}
+        self.servers: list[asyncio.Server | TlsServer] = []
         self._tls = listeners.servers(spec.settings, spec.proxy_id)
-        self._shared_tls = SharedTls(self.linger_s)
-        self._draining = False
+        self.shared_tls = SharedTls(self.linger_s)
+        self.is_draining = False
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
@@ -143,24 +143,24 @@ class Worker(Host):
         self._leaving_connections: set[ClientConnection] = set()
         self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
-        self._sources = {
+        self.sources = {
             each.name: AddressSource(
                 self._directory, each.name, self._me.proxy_id, self._report_broker, self._counters.wire
             )
             for each in self._member.listeners
         }
         hello = Hello(spec.index, os.getpid())
-        take_traffic = None if self._traffic_log is None else partial(self._take_traffic, self._traffic_log)
-        self._control_channel = ControlChannel(
+        take_traffic = None if self.traffic_log is None else partial(self._take_traffic, self.traffic_log)
+        self.control_channel = ControlChannel(
             spec.control_socket, hello, self.apply, self._note_reachable, self.snapshot, take_traffic
         )
         tls = broker_tls(spec.settings.upstream)
         context = None if tls is None else tls.get
-        timeout_s, control = self._timing.upstream_connect_timeout_s, self._control_channel
-        self._dialer = Dialer(
-            self._upstreams,
+        timeout_s, control = self._timing.upstream_connect_timeout_s, self.control_channel
+        self.dialer = Dialer(
+            self.upstreams,
             context,
-            self._shared_tls,
+            self.shared_tls,
             timeout_s,
             control.report_lost_broker,
             control.report_unknown_broker,
@@ -171,17 +171,17 @@ class Worker(Host):
         stored = ipc.read_directory(self._spec.folder / ipc.DIRECTORY_FILE)
         if stored is not None:
             self.apply(stored)
-        following = asyncio.create_task(self._control_channel.run())
-        sweeping = self._limiter.start()
+        following = asyncio.create_task(self.control_channel.run())
+        sweeping = self.limiter.start()
         forgetting = PeriodicCallback(FORGET_MOVES_INTERVAL_S, self._forget_moves)
-        reporting = self._control_channel.start_reporting()
+        reporting = self.control_channel.start_reporting()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._first_directory_s):
-                    await self._control_channel.first_directory.wait()
+                    await self.control_channel.first_directory.wait()
             await self._listen()
             log.info(
-                "serving %d ports, directory generation %d", len(self._servers), self._directory.generation
+                "serving %d ports, directory generation %d", len(self.servers), self._directory.generation
             )
             stopping = asyncio.create_task(stop.wait())
             ends: list[asyncio.Future[None]] = [
@@ -198,13 +198,13 @@ class Worker(Host):
                     end.result()  # each of them only ends with an error
             await self._drain_all()
         finally:
-            self._control_channel.send_counters()
+            self.control_channel.send_counters()
             following.cancel()
             for each in (forgetting, *reporting):
                 each.stop()
-            self._limiter.stop()
+            self.limiter.stop()
             await asyncio.wait([following])
-            self._dialer.stop()
+            self.dialer.stop()
 
     # ---- directories
 
@@ -214,14 +214,14 @@ class Worker(Host):
         if me not in directory.members:
             directory = replace(directory, members={**directory.members, me: self._me})
         self._directory = directory
-        self._upstreams.commit(directory.brokers)
-        self._dialer.retry_unknown()
+        self.upstreams.commit(directory.brokers)
+        self.dialer.retry_unknown()
         now_s = self._loop.time()
-        for source in self._sources.values():
+        for source in self.sources.values():
             self._recent_moves.append((now_s, source, source.update(directory)))
         lost_ids = [
             broker_id
-            for broker_id in self._connections
+            for broker_id in self.connections
             if me in before.advertised.get(broker_id, ())
             and me not in directory.advertised.get(broker_id, ())
         ]
@@ -248,7 +248,7 @@ class Worker(Host):
         """Let the clients of identities leave one by one, so that they do not all reconnect at once."""
         leaving: list[ClientConnection] = []
         for broker_id in broker_ids:
-            served = self._connections[broker_id]
+            served = self.connections[broker_id]
             log.info("identity %d has moved to another member: moving %d connections", broker_id, len(served))
             self._moved_s[broker_id] = self._loop.time()
             self._withheld_until_s[broker_id] = {}
@@ -311,28 +311,28 @@ class Worker(Host):
 
     def _report_broker(self, broker: Broker) -> None:
         """Report a broker with another address in a response than in the directory; control checks it."""
-        self._control_channel.report_brokers([broker])
+        self.control_channel.report_brokers([broker])
 
     def _note_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
-        self._upstreams.note_reachable(reachable, time.monotonic())
+        self.upstreams.note_reachable(reachable, time.monotonic())
 
     def snapshot(self) -> WorkerCounters:
         """Return the counters as they are now."""
         return self._counters.snapshot(
-            self._upstreams.up, self._directory.generation, self._directory.revision, self._draining
+            self.upstreams.up, self._directory.generation, self._directory.revision, self.is_draining
         )
 
     # ---- connections
 
     async def _listen(self) -> None:
         for each in self._spec.listeners:
-            factory = self._factory(each.listener, each.broker_id)
+            factory = self.protocol_factory(each.listener, each.broker_id)
             sock = socket.socket(fileno=each.fd)
             if each.listener in self._tls:
-                self._servers.append(self._tls_server(sock, each.listener, factory))
+                self.servers.append(self._tls_server(sock, each.listener, factory))
             else:
                 backlog = self._limits.listen_backlog
-                self._servers.append(await self._loop.create_server(factory, sock=sock, backlog=backlog))
+                self.servers.append(await self._loop.create_server(factory, sock=sock, backlog=backlog))
 
     def _tls_server(
         self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.Protocol]
@@ -343,7 +343,7 @@ class Worker(Host):
             listener,
             refused=self._handshake_failed,
             handshake_s=self._limits.first_request_timeout_s,
-            shared=self._shared_tls,
+            shared=self.shared_tls,
         )
         context = self._tls[listener].get
         everywhere = [
@@ -354,13 +354,13 @@ class Worker(Host):
         ]
         if any(each.broker_host is not None for each in everywhere):
             names = ServerNames(everywhere, self._spec.settings.identities)
-            named = NamedClients(context, names, partial(self._factory, listener))
+            named = NamedClients(context, names, partial(self.protocol_factory, listener))
             return serve(context=named.context, factory=named.protocol)
         return serve(context=context, factory=lambda _: factory())
 
-    def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
+    def protocol_factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
         key = BOOTSTRAP if broker_id is None else broker_id
-        source = self._sources[listener]
+        source = self.sources[listener]
 
         traffic: Traffic | None = None
         make_session: Callable[[str], Session] | None = None
@@ -386,9 +386,9 @@ class Worker(Host):
         connection.traffic.connections += 1
         connection.traffic.opened += 1
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
-        self._connections.setdefault(key, set()).add(connection)
-        self._limiter.opened(connection)
-        if self._draining:
+        self.connections.setdefault(key, set()).add(connection)
+        self.limiter.opened(connection)
+        if self.is_draining:
             self._leaving_connections.add(connection)
             connection.drain(0.0)
         elif key in self._moved_s and self._loop.time() < self._moved_s[key] + MOVE_AGAIN_WINDOW_S:
@@ -425,15 +425,15 @@ class Worker(Host):
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
-        self._limiter.closed(connection)
+        self.limiter.closed(connection)
         if connection.number:
             self._note_connection(connection, connection.end)
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
-        served = self._connections[key]
+        served = self.connections[key]
         served.discard(connection)
         if not served:
-            del self._connections[key]
-        self._dialer.give_up(connection)
+            del self.connections[key]
+        self.dialer.give_up(connection)
         self._withheld.discard(connection)
         self._leaving_connections.discard(connection)
         if not self._leaving_connections:
@@ -441,11 +441,11 @@ class Worker(Host):
 
     def broker_closed(self, connection: ClientConnection) -> None:
         if connection.broker_id is not None:
-            self._control_channel.report_lost_broker(connection.broker_id)
+            self.control_channel.report_lost_broker(connection.broker_id)
 
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
         self._counters.refused(error, connection.describe_peers, time.monotonic())
-        if self._traffic_log is not None and not self.sampling.reads:
+        if self.traffic_log is not None and not self.sampling.reads:
             self.sampling.schedule_next()  # the refused read was to be sampled; else no other read ever is
 
     def _handshake_failed(self, peer: str, why: str) -> None:
@@ -478,7 +478,7 @@ class Worker(Host):
         connection.evict(LimitExceeded("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
-        self._limiter.overdrawn(connection, quota)
+        self.limiter.overdrawn(connection, quota)
 
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id
@@ -490,10 +490,10 @@ class Worker(Host):
         self.sampling.schedule_next()
 
     def _note_connection(self, connection: ClientConnection, end: ConnectionEnd | None) -> None:
-        if self._traffic_log is None:
+        if self.traffic_log is None:
             return
         broker_id = connection.broker_id
-        self._traffic_log.note(
+        self.traffic_log.note(
             ConnectionRow(
                 connection.number,
                 wall_ms(),
@@ -514,7 +514,7 @@ class Worker(Host):
     # ---- brokers
 
     def dial(self, connection: ClientConnection) -> None:
-        error = self._limiter.ask_for_broker(connection)
+        error = self.limiter.ask_for_broker(connection)
         if error is not None:
             connection.refuse(error)
             return
@@ -522,7 +522,7 @@ class Worker(Host):
         connection.number = self._dial_count
         connection.since_s = time.monotonic()
         self._note_connection(connection, None)
-        self._dialer.dial(connection)
+        self.dialer.dial(connection)
 
     # ---- the end
 
@@ -555,9 +555,9 @@ class Worker(Host):
         if connections:
             await self._wait_for(connections, 3 * phase_s)
             await asyncio.sleep(min(CLIENT_RETURN_S, phase_s))
-        self._draining = True
-        self._control_channel.send_counters()
-        for server in self._servers:
+        self.is_draining = True
+        self.control_channel.send_counters()
+        for server in self.servers:
             server.close()
         returned = self._all_connections()
         for connection in returned:
@@ -565,7 +565,7 @@ class Worker(Host):
         await self._wait_for(returned, self._timing.drain_timeout_s)
 
     def _all_connections(self) -> list[ClientConnection]:
-        return [connection for served in self._connections.values() for connection in served]
+        return [connection for served in self.connections.values() for connection in served]
 
     async def _wait_for(self, leaving: Iterable[ClientConnection], limit_s: float) -> None:
         """Wait until these connections are closed, regardless of new ones, up to a limit."""

@@ -82,7 +82,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self._term = 0
         self._voted_for: str | None = None
         self._commit_index = 1
-        self._pending: list[Operation] = []
+        self.pending: list[Operation] = []
         self._descriptor = -1
         self._torn: tuple[int, int] | None = None
         self._life = make_life()
@@ -120,16 +120,16 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             elif idx != last + 1:
                 raise JournalError(f"{self._path}: entry {idx} does not follow entry {last}")
         self._entries.append(Entry(command, idx, term))
-        self._pending.append(("add", idx, term, command))
+        self.pending.append(("add", idx, term, command))
 
     def clear(self) -> None:
         self._entries.clear()
-        self._pending.append(("cut", 0))
+        self.pending.append(("cut", 0))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
         """Drop the entries from a position (not an index) to the end."""
         if entryFrom < len(self._entries):
-            self._pending.append(("cut", self._entries[entryFrom].index))
+            self.pending.append(("cut", self._entries[entryFrom].index))
             del self._entries[entryFrom:]
 
     def deleteEntriesTo(self, entryTo: int) -> None:
@@ -172,7 +172,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
 
     def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
         self._term, self._voted_for = term, votedForNodeId
-        self._pending.append(("term", term, votedForNodeId))
+        self.pending.append(("term", term, votedForNodeId))
 
     def getCurrentTerm(self) -> int:
         return self._term
@@ -213,15 +213,15 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
 
         Raises: JournalError: the file cannot be written; this object must no longer be used
         """
-        if not self._pending:
+        if not self.pending:
             return
         began_s = time.monotonic()
         try:
-            write_all(self._descriptor, _frame(self._pending))
+            write_all(self._descriptor, _frame(self.pending))
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._io_error("written", error) from error
-        self._pending.clear()
+        self.pending.clear()
         took_s = time.monotonic() - began_s
         if took_s > _SLOW_S:
             log.warning("slow disk: flushing Raft's journal took %.2f s", took_s)
@@ -335,7 +335,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             raise self._io_error("written", error) from error
         self._destroy()
         self._descriptor = descriptor
-        self._pending.clear()
+        self.pending.clear()
 
     def _header(self) -> bytes:
         index = struct.pack(">Q", self._commit_index)

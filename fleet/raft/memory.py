@@ -67,7 +67,7 @@ class VoterMemory:
         self._path = path
         self._others = frozenset(others)
         self._known: dict[ProxyId, _Known] = {} if is_outdated else self._read()
-        self._is_changed = self._is_urgent = False
+        self.is_changed = self._is_urgent = False
         self._saved_s: float | None = None
 
     def judge(self, peer: ProxyId, standing: Standing | None) -> str:
@@ -92,7 +92,7 @@ class VoterMemory:
         Raises: JournalError: the file cannot be written
         """
         is_due = self._saved_s is None or now_s - self._saved_s >= _SAVE_INTERVAL_S
-        if not self._is_urgent and not (self._is_changed and is_due):
+        if not self._is_urgent and not (self.is_changed and is_due):
             return
         known = {
             peer: (None if each.newest is None else each.newest.pack(), each.former_ids)
@@ -103,7 +103,7 @@ class VoterMemory:
             os.close(replace(self._path, _HEAD.pack(MAGIC, zlib.crc32(body)) + body))
         except OSError as error:
             raise JournalError(f"{self._path}: cannot be written: {error.strerror or error}") from error
-        self._is_changed = self._is_urgent = False
+        self.is_changed = self._is_urgent = False
         self._saved_s = now_s
 
     def newest(self, peer: ProxyId) -> Standing | None:
@@ -124,7 +124,7 @@ class VoterMemory:
     def _put(self, peer: ProxyId, known: _Known) -> None:
         if self._known.get(peer) != known:
             self._known[peer] = known
-            self._is_changed = True
+            self.is_changed = True
 
     def _read(self) -> dict[ProxyId, _Known]:
         try:

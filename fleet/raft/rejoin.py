@@ -82,7 +82,7 @@ class Rejoin:
     def __init__(self, reset_id: str, others: Iterable[ProxyId]) -> None:
         self.reset_id = reset_id
         self._others = frozenset(others)
-        self._terms: dict[ProxyId, int] = {}
+        self.terms: dict[ProxyId, int] = {}
         self._forgetful: set[ProxyId] = set()
         self._ends: dict[tuple[ProxyId, int], int] = {}
         self._stored: tuple[ProxyId, int, int] = ("", 0, 0)
@@ -100,7 +100,7 @@ class Rejoin:
             self._forgetful.add(peer)
             return
         self._forgetful.discard(peer)
-        self._terms.setdefault(peer, term)
+        self.terms.setdefault(peer, term)
         if message["leads"]:
             self._ends.setdefault((peer, term), message["last_log_index"])
 
@@ -118,6 +118,6 @@ class Rejoin:
             return False
         if len(self._forgetful) >= max_forgetful_voters(len(self._others) + 1):
             return False
-        if self._terms.keys() | self._forgetful != self._others:
+        if self.terms.keys() | self._forgetful != self._others:
             return False
-        return all(each <= term for each in self._terms.values())
+        return all(each <= term for each in self.terms.values())

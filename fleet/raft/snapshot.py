@@ -200,9 +200,9 @@ class SnapshotStore:
         if not last:
             return False
         encoded, self._incoming = bytes(self._incoming), None
-        return self._install(encoded)
+        return self.install(encoded)
 
-    def _install(self, encoded: bytes) -> bool:
+    def install(self, encoded: bytes) -> bool:
         try:
             snapshot = decode_snapshot(encoded)
         except ValueError as error:

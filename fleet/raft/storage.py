@@ -44,14 +44,14 @@ class Replica:
         folder = settings.snapshot_path.parent
         self._folder = folder
         self._lock = _lock(folder)
-        self._journal: Journal | None = None
+        self.journal: Journal | None = None
         try:
             snapshots = SnapshotStore(settings.snapshot_path, capture, restore, self._covers)
-            self._journal = Journal(folder / "journal", settings.me, snapshots.base)
+            self.journal = Journal(folder / "journal", settings.me, snapshots.base)
             self.transport = transport
             self._remember_voters(settings)
             self._expect_rejoin(settings)
-            self.log = ReplicatedLog(settings, self._journal, snapshots, transport, on_command)
+            self.log = ReplicatedLog(settings, self.journal, snapshots, transport, on_command)
         except BaseException:
             self._close_files()
             raise
@@ -67,8 +67,8 @@ class Replica:
         self.log.doTick(0.0)
         self.transport.flush(self.sync)
         rejoin = self.transport.rejoin
-        if rejoin is not None and self._journal is not None and rejoin.is_complete(self.log.raftCurrentTerm):
-            self._journal.renew_identity()  # before the mark is removed: the others trust this id only
+        if rejoin is not None and self.journal is not None and rejoin.is_complete(self.log.raftCurrentTerm):
+            self.journal.renew_identity()  # before the mark is removed: the others trust this id only
             remove_mark(self._folder)
             self.transport.rejoin = None
             log.warning("caught up, this member votes again: term=%d", self.log.raftCurrentTerm)
@@ -78,8 +78,8 @@ class Replica:
 
         Raises: JournalError: the file cannot be written
         """
-        if self._journal is not None:
-            self._journal.sync()
+        if self.journal is not None:
+            self.journal.sync()
 
     def close(self) -> None:
         """Close the files. Unsynced operations are lost, as in a crash."""
@@ -89,7 +89,7 @@ class Replica:
     def _remember_voters(self, settings: LogSettings) -> None:
         """Compare journals if the fleet can lose a voter. If it cannot, all voters have every entry."""
         others = [node.id for node in self.transport.other_voters]
-        memory, journal = None, self._journal
+        memory, journal = None, self.journal
         if journal is None:
             return
         if settings.is_voter and max_forgetful_voters(len(others) + 1):
@@ -127,14 +127,14 @@ class Replica:
             self.transport.begin_rejoin(reset_id)
 
     def _covers(self, last: Entry) -> bool:
-        if self._journal is None:
+        if self.journal is None:
             return False
         reached = max(self.log.raftCommitIndex, self.log.raftLastApplied)
-        return last.index <= reached or self._journal.has_entry(last.index, last.term)
+        return last.index <= reached or self.journal.has_entry(last.index, last.term)
 
     def _close_files(self) -> None:
-        if self._journal is not None:
-            self._journal._destroy()
+        if self.journal is not None:
+            self.journal._destroy()
         os.close(self._lock)
 
 

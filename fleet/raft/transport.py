@@ -78,7 +78,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         self._logged = LogLimit(_LOG_INTERVAL_S)
         self._rejoin_asked_s: dict[ProxyId, float] = {}
         self._standing: Callable[[], Standing | None] | None = None
-        self._memory: VoterMemory | None = None
+        self.memory: VoterMemory | None = None
         self._sent_standings: dict[ProxyId, Standing] = {}
         self._reported_standings: dict[ProxyId, Standing] = {}
         self._distrusted: set[ProxyId] = set()
@@ -102,7 +102,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         Args: memory: None to judge nothing: for observers, and in a fleet that cannot lose a voter.
         """
         self._standing = standing
-        self._memory = memory
+        self.memory = memory
 
     @property
     def distrusted(self) -> frozenset[ProxyId]:
@@ -189,8 +189,8 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         if self._raft is not None:
             self._state_standing(self._raft)
         sync()
-        if self._memory is not None:
-            self._memory.flush(library.monotonicTime())
+        if self.memory is not None:
+            self.memory.flush(library.monotonicTime())
         outbox, self._outbox = self._outbox, []
         for peer, payload in outbox:
             self._send(peer, payload)
@@ -261,9 +261,9 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
 
     def _judge(self, node: Node, standing: Standing | None) -> None:
         """Decide whether the promises of a voter count, from the statement about its journal."""
-        if self._memory is None:
+        if self.memory is None:
             return
-        objection = self._memory.judge(node.id, standing)
+        objection = self.memory.judge(node.id, standing)
         if standing is None or not objection:
             if node.id in self._distrusted:
                 log.info("voter has caught up, its votes count again: voter=%s", node.id)
@@ -282,7 +282,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
     def _receive_distrust(self, peer: ProxyId, message: Message) -> None:
         """Record that a voter remembers more than this journal has, unless it refers to an earlier life."""
         own = None if self._standing is None else self._standing()
-        if own is None or self._memory is None or self.rejoin is not None:
+        if own is None or self.memory is None or self.rejoin is not None:
             return
         identity = own.identity
         if (message["journal_id"], message["starts"], message["life"]) == (

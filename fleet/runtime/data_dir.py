@@ -49,7 +49,7 @@ _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS_MASK: Final = 0o077
 
 
-class _Refusal(Exception):
+class Refusal(Exception):
     """The data directory is not safe to use. The text has the path, the value, the rule and the fix."""
 
 
@@ -109,7 +109,7 @@ def acquire(member: MemberSettings, for_reset: bool = False) -> DataDirLock:
     field = f"members.{member.proxy_id}.data_dir"
     try:
         return _acquire(member.data_dir, User.current(), for_reset)
-    except _Refusal as refusal:
+    except Refusal as refusal:
         raise StartError(f"{field}: {refusal}") from None
     except OSError as error:
         raise StartError(
@@ -130,7 +130,7 @@ def check(member: MemberSettings) -> None:
             return
         try:
             check_root(path, info, User(info.st_uid, frozenset({info.st_gid})))
-        except _Refusal as refusal:
+        except Refusal as refusal:
             raise StartError(f"members.{member.proxy_id}.data_dir: {refusal}") from None
 
 
@@ -193,7 +193,7 @@ def check_root(path: Path, info: os.stat_result, user: User) -> int | None:
     """Refuse a data directory in which another user could replace the private folder.
 
     Returns: the group that has write access because of Kubernetes' ``fsGroup``; None if there is none.
-    Raises:  _Refusal: another user could replace the private folder
+    Raises:  Refusal: another user could replace the private folder
     Source:  kubernetes/pkg/volume/volume_linux.go: rwMask 0660, execMask 0110, setgid on folders. The root
              user keeps the root of a volume; the group is a supplementary group of the container's processes.
     """
@@ -215,7 +215,7 @@ def _fix_of_root(path: Path, info: os.stat_result, user: User, group: int | None
     elif group is not None:
         fix = f"run as root: chmod o-w {quoted}"  # the member needs the write access of the group
     else:
-        fix = f"run as root: chown {_user_name(user.uid)} {quoted} && chmod go-w {quoted}"
+        fix = f"run as root: chown {user_name(user.uid)} {quoted} && chmod go-w {quoted}"
     if not any(os.path.lexists(path / name) for name in (PRIVATE_FOLDER, RAFT)):
         return f"{fix}, or configure a folder below it, which the member creates"
     names = ", ".join((PRIVATE_FOLDER, *_MOVED_NAMES))
@@ -229,10 +229,10 @@ def check_entry(path: Path, info: os.stat_result, user: User, group: int | None)
     """Refuse an entry that another user owns or may write to, and symbolic links.
 
     Args:   group: has write access because of ``fsGroup``; its permission is removed later.
-    Raises: _Refusal: the entry is not safe to use
+    Raises: Refusal: the entry is not safe to use
     """
     if stat.S_ISLNK(info.st_mode):
-        raise _Refusal(
+        raise Refusal(
             f"{path} is a symbolic link, which is not followed; remove it, or replace it by its target"
         )
     if info.st_uid != user.uid:
@@ -246,20 +246,20 @@ def _check_writers(path: Path, info: os.stat_result, group: int | None, fix: str
     if not others and (not mode & stat.S_IWGRP or info.st_gid == group):
         return
     who = "every user" if others else f"group {info.st_gid}"
-    raise _Refusal(
+    raise Refusal(
         f"{path} has mode {mode:04o}, so {who} may write there, but only the member's user may; {fix}"
     )
 
 
-def _wrong_owner(path: Path, info: os.stat_result, user: User) -> _Refusal:
-    current, owner = _user_name(user.uid), _user_name(info.st_uid)
-    return _Refusal(
+def _wrong_owner(path: Path, info: os.stat_result, user: User) -> Refusal:
+    current, owner = user_name(user.uid), user_name(info.st_uid)
+    return Refusal(
         f"{path} belongs to user {owner}, but must belong to {current}, the user of this process; "
         f"run this as {owner}, or run: chown -R {current} {shlex.quote(str(path))}"
     )
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -274,7 +274,7 @@ def _restrict(fd: int, path: Path) -> bool:
     os.fchmod(fd, mode & stat.S_IRWXU)  # without setgid, which systemd's RestrictSUIDSGID= does not allow
     left = stat.S_IMODE(os.fstat(fd).st_mode)
     if left & _OTHERS_MASK:
-        raise _Refusal(
+        raise Refusal(
             f"{path} keeps mode {left:04o}, because its file system ignores chmod, but only the member's "
             "user may have access; put data_dir on another file system, or mount this one with mode 0700"
         )
@@ -336,13 +336,13 @@ def _lock(folder: _Folder, user: User, group: int | None, locks: ExitStack) -> i
     info = os.fstat(fd)
     check_entry(path, info, user, group)
     if not stat.S_ISREG(info.st_mode):
-        raise _Refusal(f"{path} is not a regular file; remove it")
+        raise Refusal(f"{path} is not a regular file; remove it")
     _restrict(fd, path)
     deadline = time.monotonic() + LOCK_WAIT_S
     while not _try_lock(fd):
         if time.monotonic() > deadline:
             holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-            raise _Refusal(
+            raise Refusal(
                 f"{folder.path} is in use by another supervisor "
                 f"(process {holder if holder.isdecimal() else 'unknown'}); stop that supervisor first, or "
                 "configure a separate data_dir for this member"
@@ -388,13 +388,13 @@ def _migrate(root: _Folder, private: _Folder, user: User, for_reset: bool) -> No
         info = root.find(name)
         if info is not None and stat.S_ISLNK(info.st_mode):
             if not root.points_inside(name):
-                raise _Refusal(
+                raise Refusal(
                     f"{root.path / name} is a symbolic link, which is not followed; "
                     f"move its target to {private.path / name}, or mount it there, and remove the link"
                 )
             # The folder is created before the link. A link without the folder means that a journal is lost.
             if name == RAFT and private.find(RAFT) is None and not for_reset:
-                raise _Refusal(
+                raise Refusal(
                     f"{root.path / RAFT} links to {private.path / RAFT}, which is missing; restore this "
                     "folder as it was when the member stopped. If it is lost, run `fleet journal reset`, "
                     "because otherwise a voter would forget its votes"
@@ -429,7 +429,7 @@ def _move(root: _Folder, private: _Folder, name: str) -> None:
         os.rename(name, name, src_dir_fd=root.fd, dst_dir_fd=private.fd)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.EBUSY):
-            raise _Refusal(
+            raise Refusal(
                 f"{root.path / name} is on a separate file system; mount it at {private.path / name}"
             ) from None
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -443,10 +443,10 @@ def _move(root: _Folder, private: _Folder, name: str) -> None:
 def _expect_copy(former: Path, own: Path) -> None:
     """Refuse a second Raft folder that differs from the one in the private folder.
 
-    Raises: _Refusal: the folders differ, and a voter that uses the older one forgets its promises
+    Raises: Refusal: the folders differ, and a voter that uses the older one forgets its promises
     """
     if not _is_same(former, own):
-        raise _Refusal(
+        raise Refusal(
             f"{former} and {own} both contain Raft's files, but they differ; "
             "move the older folder away. If you do not know which one is older, move both away and run "
             "`fleet journal reset`"

@@ -235,20 +235,20 @@ class Channel:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
-        self._writer = writer
+        self.writer = writer
 
     def send(self, message: Message) -> bool:
         """Pass a message to the transport; False if it is closed, or its peer does not read.
 
         Never blocks and never raises. A peer that does not read is disconnected and must connect again.
         """
-        transport = self._writer.transport
+        transport = self.writer.transport
         if transport.is_closing():
             return False
         if transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES:
             transport.abort()
             return False
-        self._writer.write(encode(message))
+        self.writer.write(encode(message))
         return True
 
     async def receive(self) -> Message | None:
@@ -265,17 +265,17 @@ class Channel:
     async def flush(self) -> None:
         """Wait until the peer reads fast enough. Returns immediately if the connection has ended."""
         try:
-            await self._writer.drain()
+            await self.writer.drain()
         except ConnectionError:
             return
 
     @property
     def waiting_bytes(self) -> int:
         """The number of sent bytes that have not reached the kernel yet."""
-        return self._writer.transport.get_write_buffer_size()
+        return self.writer.transport.get_write_buffer_size()
 
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
 
 
 async def connect(path: Path) -> Channel:

@@ -167,12 +167,12 @@ def _bind(endpoint: Endpoint, field: str, limits: Limits) -> socket.socket:
             sock.close()
         raise StartError(
             f"{field}: cannot listen on {endpoint} ({str(error.strerror).lower()}); "
-            f"{_advice(error, endpoint.port)}"
+            f"{bind_advice(error, endpoint.port)}"
         ) from error
     return sock
 
 
-def _advice(error: OSError, port: int) -> str:
+def bind_advice(error: OSError, port: int) -> str:
     if isinstance(error, socket.gaierror):
         return "use an address of this machine, or a name that resolves to one"
     if error.errno == errno.EADDRINUSE:

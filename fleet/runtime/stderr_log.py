@@ -61,8 +61,8 @@ class NeverBlockingHandler(logging.Handler):
         self._refused_lines = 0
         self._lost_lines = 0
         """Counted by the writing thread; the logging threads count `_refused_lines`."""
-        self._fd = fd
-        self._lines: queue.Queue[bytes] = queue.Queue(max_lines)
+        self.fd = fd
+        self.lines: queue.Queue[bytes] = queue.Queue(max_lines)
         self._reported_drops = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
@@ -79,7 +79,7 @@ class NeverBlockingHandler(logging.Handler):
             self.handleError(record)
             return
         try:
-            self._lines.put_nowait(line)
+            self.lines.put_nowait(line)
         except queue.Full:
             self._refused_lines += 1
 
@@ -90,18 +90,18 @@ class NeverBlockingHandler(logging.Handler):
     def flush_within(self, limit_s: float) -> None:
         """Wait until the queue is written, for at most ``limit_s`` seconds."""
         until_s = time.monotonic() + limit_s
-        while self._lines.unfinished_tasks and time.monotonic() < until_s:
+        while self.lines.unfinished_tasks and time.monotonic() < until_s:
             time.sleep(0.005)
 
     def _write_all(self) -> None:
         while True:
-            line = self._lines.get()
+            line = self.lines.get()
             dropped = self.dropped_lines - self._reported_drops
             if dropped and self._write(self._report(dropped)):
                 self._reported_drops += dropped
             if not self._write(line):
                 self._lost_lines += 1
-            self._lines.task_done()
+            self.lines.task_done()
 
     def _report(self, dropped: int) -> bytes:
         text = "log lines were dropped because standard error was blocked: lines=%d"
@@ -112,9 +112,9 @@ class NeverBlockingHandler(logging.Handler):
         """Write a line, for any time that the write takes. Returns: False if the line cannot be written."""
         while line:
             try:
-                line = line[os.write(self._fd, line) :]
+                line = line[os.write(self.fd, line) :]
             except BlockingIOError:  # another process has made the terminal or the pipe non-blocking
-                select.select([], [self._fd], [], RETRY_S)
+                select.select([], [self.fd], [], RETRY_S)
             except OSError:
                 time.sleep(RETRY_S)  # the disk is full, or the reader is dead: queued lines may be dropped
                 return False

@@ -181,9 +181,9 @@ class Supervisor:
         self._stop_signals = 0
         self._is_ready_reported = False
         workers = 0 if self._member.witness else self._member.workers
-        self._control = Child("control", 0)
+        self.control = Child("control", 0)
         self._workers = [Child("worker", index) for index in range(workers)]
-        self._children = [self._control, *self._workers]
+        self._children = [self.control, *self._workers]
         self._selector = selectors.DefaultSelector()
         self._wakeup_fd, self._wakeup_write_fd = os.pipe()
         self._lock: DataDirLock | None = None
@@ -258,8 +258,8 @@ class Supervisor:
                 else:
                     self._on_heartbeat(key.data, after_s)
             self._reap(after_s)
-            self._ping_silent(after_s)
-            self._kill_frozen(after_s)
+            self.ping_silent(after_s)
+            self.kill_frozen(after_s)
 
     def _next_due_s(self, now_s: float) -> float:
         due = [now_s + _TICK_S]
@@ -309,7 +309,7 @@ class Supervisor:
         for child in self._running():
             child.last_beat_s = now_s
 
-    def _ping_silent(self, now_s: float) -> None:
+    def ping_silent(self, now_s: float) -> None:
         ping_after_s = self._timing.ping_child_after_s
         for child in self._running():
             if child.is_killed or not child.has_beaten:
@@ -321,12 +321,12 @@ class Supervisor:
                 with suppress(BrokenPipeError, BlockingIOError):  # the child is dead or does not read
                     os.write(child.lifeline_fd, b"?")
 
-    def _kill_frozen(self, now_s: float) -> None:
+    def kill_frozen(self, now_s: float) -> None:
         for child in self._running():
             if child.is_killed or now_s < child.silence_ends_s(self._timing.freeze_timeout_s):
                 continue
             log.error("killing a frozen child: child=%s silent_s=%.1f", child.name, now_s - child.last_beat_s)
-            self._signal(child, signal.SIGKILL)
+            self.send_signal(child, signal.SIGKILL)
 
     # ---- starting and ending children
 
@@ -433,7 +433,7 @@ class Supervisor:
         else:
             log.info("child ended: child=%s %s", child.name, cause)
 
-    def _signal(self, child: Child, number: signal.Signals) -> None:
+    def send_signal(self, child: Child, number: signal.Signals) -> None:
         """Send a signal to a child. Process ids cannot be reused: ``_on_exit`` clears a reaped child."""
         if child.process is not None:
             child.is_killed = child.is_killed or number == signal.SIGKILL
@@ -447,15 +447,15 @@ class Supervisor:
             self._phase = Phase.HANDOVER
             self._stopping_since_s = now_s
             _notify("STOPPING=1")
-            self._signal(self._control, signal.SIGTERM)
+            self.send_signal(self.control, signal.SIGTERM)
         if self._phase is not Phase.HANDOVER:
             return
         limit_s = self._timing.drain_timeout_s * HANDOVER_SHARE
-        if self._control.process is None:
+        if self.control.process is None:
             self._drain()
-        elif now_s >= self._stopping_since_s + limit_s and not self._control.is_killed:
+        elif now_s >= self._stopping_since_s + limit_s and not self.control.is_killed:
             log.warning("killing control, which did not hand over in time: limit_s=%.1f", limit_s)
-            self._signal(self._control, signal.SIGKILL)
+            self.send_signal(self.control, signal.SIGKILL)
 
     def _drain(self) -> None:
         """Refuse new clients, and make the workers finish with their current clients."""
@@ -463,7 +463,7 @@ class Supervisor:
         self._phase = Phase.DRAINING
         self._sockets.close_data()
         for worker in self._workers:
-            self._signal(worker, signal.SIGTERM)
+            self.send_signal(worker, signal.SIGTERM)
 
     def _stopped(self, now_s: float) -> bool:
         """Whether no child is left, or the remaining children have used up their time."""
@@ -483,7 +483,7 @@ class Supervisor:
     def _kill_all(self) -> None:
         """Kill all children, for any end of the supervisor."""
         for child in self._running():
-            self._signal(child, signal.SIGKILL)
+            self.send_signal(child, signal.SIGKILL)
         for child in self._running():
             assert child.process is not None
             with suppress(subprocess.TimeoutExpired):

@@ -119,7 +119,7 @@ def test_every_line_arrives_once_and_in_order(
 
         with Writer(source) as writer:
             wait_for(up, "a worker of Connect", START_LIMIT_S)
-            assert rest.get("/")["kafka_cluster_id"] == kafka._cluster_id()
+            assert rest.get("/")["kafka_cluster_id"] == kafka.cluster_id()
             ways = {"FileStreamSource": (source, "topic"), "FileStreamSink": (sink, "topics")}
             for name, (file, setting) in ways.items():
                 rest.connect(name, {"connector.class": name, "file": str(file), setting: topic})

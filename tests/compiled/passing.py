@@ -24,18 +24,15 @@ TESTS: Final = MappingProxyType(
             "proxy/budget",
             "proxy/dialer",
             "proxy/held_responses",
-            "proxy/limits",
             "proxy/quota",
             "proxy/session",
             "proxy/sni",
-            "proxy/splice",
             "proxy/tagged_fields",
             "proxy/timeouts",
             "proxy/tls_transport",
             "proxy/traffic",
             "proxy/trust",
             "proxy/turns",
-            "proxy/unread_clients",
             "proxy/wire/api_versions",
             "proxy/wire/configs",
             "proxy/wire/coordinators",
@@ -43,9 +40,18 @@ TESTS: Final = MappingProxyType(
             "proxy/wire/primitives",
             "proxy/wire/quorum",
             "proxy/wire/requests",
-            "proxy/worker",
             "runtime/socket_options",
             "runtime/ticker",
+        ),
+        "integration/in_process": (
+            "proxy/held_responses",
+            "proxy/limits",
+            "proxy/splice",
+            "proxy/tagged_fields",
+            "proxy/trust",
+            "proxy/unread_clients",
+            "proxy/worker",
+            "runtime/socket_options",
         ),
         "property": (
             "fetch_shapes",
@@ -62,10 +68,10 @@ TESTS: Final = MappingProxyType(
 """The tests of what is compiled, and of what it is called by: by folder, without ``test_``."""
 
 
-def passes(folder: str) -> None:
-    """Run the tests in one folder, with what is compiled in place of what the source has."""
-    names = map(PurePosixPath, TESTS[folder])
-    tests = [f"tests/{folder}/{name.with_name('test_' + name.name)}.py" for name in names]
+def passes(*folders: str) -> None:
+    """Run the tests in some folders, with what is compiled in place of what the source has."""
+    named = [(folder, PurePosixPath(name)) for folder in folders for name in TESTS[folder]]
+    tests = [f"tests/{folder}/{name.with_name('test_' + name.name)}.py" for folder, name in named]
     path = f"pythonpath={compiled.build()} {ROOT}"
     options = ("-q", "-p", "no:cacheprovider", "-m", "not interpreted", "-o", path)
     done = subprocess.run(

@@ -9,4 +9,4 @@ from tests.compiled.passing import passes
 
 @pytest.mark.timeout(900)
 def test_compiled_plane_passes_the_unit_tests_of_its_modules() -> None:
-    passes("unit")
+    passes("unit", "integration/in_process")

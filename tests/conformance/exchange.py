@@ -189,7 +189,7 @@ def nothing(form: Form) -> Values:
             empty = "" if item.type == "string" else b""
             values[item.name] = None if form.version in item.nullable else empty
         elif item.type == "uuid":
-            values[item.name] = Reader(bytes(16))._field(form, item)
+            values[item.name] = Reader(bytes(16)).read_field(form, item)
         else:
             values[item.name] = 0
     return values

@@ -228,14 +228,14 @@ class Reader:
         self._unknown = unknown
 
     def message(self, form: Form) -> Values:
-        values = {item.name: self._field(form, item) for item in form.plain}
+        values = {item.name: self.read_field(form, item) for item in form.plain}
         if form.flexible:
             known = {item.tag: item for item in form.tagged}
             for _ in range(self._varint()):
                 tag, size = self._varint(), self._varint()
                 ends = self._pos + size
                 if tag in known:
-                    values[known[tag].name] = self._field(form, known[tag])
+                    values[known[tag].name] = self.read_field(form, known[tag])
                     assert self._pos == ends, f"tagged field {tag} ends at {self._pos}, not at {ends}"
                 elif self._unknown:
                     values.setdefault(UNKNOWN, {})[tag] = self._data[self._pos : ends]
@@ -252,11 +252,11 @@ class Reader:
         self._pos += size
         return taken
 
-    def _field(self, form: Form, item: Field) -> Any:
+    def read_field(self, form: Form, item: Field) -> Any:
         if item.is_array:
             one = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
-            count = self._length(form, "i")
-            return None if count is None else [self._field(form, one) for _ in range(count)]
+            count = self.read_length(form, "i")
+            return None if count is None else [self.read_field(form, one) for _ in range(count)]
         if item.fields:
             if form.version in item.nullable and self.take(1) == b"\xff":
                 return None
@@ -269,7 +269,7 @@ class Reader:
             return self._unpack("d")
         if item.type == "uuid":
             return uuid.UUID(bytes=self.take(16))
-        length = self._length(form, "h" if item.type == "string" else "i")
+        length = self.read_length(form, "h" if item.type == "string" else "i")
         if length is None:
             return None
         raw = self.take(length)
@@ -279,7 +279,7 @@ class Reader:
         (value,) = struct.unpack(">" + code, self.take(struct.calcsize(code)))
         return value
 
-    def _length(self, form: Form, classic: str) -> int | None:
+    def read_length(self, form: Form, classic: str) -> int | None:
         length = self._varint() - 1 if form.flexible else int(self._unpack(classic))
         return None if length < 0 else length
 

@@ -145,7 +145,7 @@ async def test_member_that_answers_before_healing_was_not_silent(outside: Outsid
 
 async def test_killed_member_may_be_restarted_by_a_service_manager(outside: Outside, said: list[str]) -> None:
     one = breaker(outside, said, "leader-kill", duration_s=60.0)
-    del one._options.templates["heal-command"]
+    del one.options.templates["heal-command"]
     held = asyncio.create_task(one.perform())
     assert await eventually(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()

@@ -18,7 +18,7 @@ async def test_second_ctrl_c_waits_for_the_healing_after_the_first() -> None:
     said: list[str] = []
 
     async def hold() -> None:
-        with run._heal_before_exit(said.append):
+        with run.heal_before_exit(said.append):
             try:
                 os.kill(os.getpid(), signal.SIGINT)
                 await asyncio.sleep(60.0)
@@ -33,16 +33,16 @@ async def test_second_ctrl_c_waits_for_the_healing_after_the_first() -> None:
 
 
 def test_client_histories_stay_in_the_given_folder(tmp_path: Path) -> None:
-    with run._client_folder(Options("drain")) as temporary:
+    with run.client_folder(Options("drain")) as temporary:
         assert temporary.is_dir()
     assert not temporary.exists()
-    with run._client_folder(Options("drain", folder=tmp_path)) as kept:
+    with run.client_folder(Options("drain", folder=tmp_path)) as kept:
         assert kept.parent == tmp_path
     assert kept.is_dir()
     file = tmp_path / "file"
     file.touch()
     with (
         pytest.raises(GameDayError, match="cannot create the folder: Not a directory"),
-        run._client_folder(Options("drain", folder=file)),
+        run.client_folder(Options("drain", folder=file)),
     ):
         pass

@@ -45,6 +45,7 @@ from tests.fuzz.target import (
     asking,
     chunks,
 )
+from tests.integration.in_process.proxy.test_worker import response
 from tests.property.wire_fleet import produce, request
 from tests.unit.proxy.test_held_responses import (
     DESCRIBE_CONFIGS,
@@ -53,7 +54,6 @@ from tests.unit.proxy.test_held_responses import (
     configs,
     copies_for,
 )
-from tests.unit.proxy.test_worker import response
 
 FETCH: Final = 1
 KEY_UPDATE_BYTES: Final = 27

@@ -36,10 +36,10 @@ from fleet.proxy.turns import TurnQueue
 from fleet.proxy.worker import Worker
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority
+from tests.integration.in_process.proxy.test_worker import make_spec, response
 from tests.key_updates import ask_for_new_keys
 from tests.property import wire_fleet
 from tests.unit.proxy.test_held_responses import DESCRIBE_CONFIGS, configs, copies_for
-from tests.unit.proxy.test_worker import make_spec, response
 
 Mode: TypeAlias = Literal["plaintext", "TLS 1.2", "TLS 1.3"]
 """Of both sides of a connection."""
@@ -315,8 +315,8 @@ class Scene:
             side.protocol.connection_lost(None)
             side.paper.forget()
         self.finish()
-        self._worker._dialer.connect = never
-        self._worker._sources["external"].book.heads.clear()  # it serves later connections, up to a limit
+        self._worker.dialer.connect = never
+        self._worker.sources["external"].book.heads.clear()  # it serves later connections, up to a limit
         self.__dict__.clear()
         await settle()
 
@@ -362,8 +362,8 @@ class Stand:
     def told(self) -> None:
         """Control has been told of the connections up to now."""
         for each in (self.worker, self._full):
-            assert each._traffic_log is not None
-            each._traffic_log.take(0.0, 0)
+            assert each.traffic_log is not None
+            each.traffic_log.take(0.0, 0)
 
     async def scene(self, state: States, mode: Mode, asks: bytes = b"", broker_reads: bool = True) -> Scene:
         """A new connection in a state.
@@ -375,14 +375,14 @@ class Stand:
         host = self._full if state == S.BEYOND else self.worker
         scene = Scene(self, host)
         self.turns.clear()
-        host._dialer.connect = never if state == S.DIALING else self._joining(scene, mode, broker_reads)
-        factory = host._factory("external", 2 if state == S.UNKNOWN else 1)
+        host.dialer.connect = never if state == S.DIALING else self._joining(scene, mode, broker_reads)
+        factory = host.protocol_factory("external", 2 if state == S.UNKNOWN else 1)
 
         def client() -> ClientConnection:
             scene.connection = factory()
             return scene.connection
 
-        scene.client = self._side(mode, client, host._shared_tls, of_client=True)
+        scene.client = self._side(mode, client, host.shared_tls, of_client=True)
         if state == S.SHAKING:
             scene.client.tls = None  # what is fed is sent as it is
             return scene
@@ -422,14 +422,14 @@ class Stand:
         elif state in (S.DRAINING, S.LEAVING):
             scene.connection.drain(DRAIN_S)
             if state == S.LEAVING:
-                scene.connection._on_drain_deadline()  # what is in flight has had its time
+                scene.connection.on_drain_deadline()  # what is in flight has had its time
             assert (scene.connection.state is State.LEAVING) == (state == S.LEAVING)
         elif state == S.GOODBYE:
             scene.connection.close()
 
     def _joining(self, scene: Scene, mode: Mode, reads: bool) -> Connect:
         async def join(connection: ClientConnection, candidate: Candidate) -> None:
-            room = scene._worker._shared_tls
+            room = scene._worker.shared_tls
             scene.broker = self._side(mode, connection.broker_side, room, of_client=False)
             scene.broker.paper.reads = reads and mode == "plaintext"
             scene.broker.shake_hands()

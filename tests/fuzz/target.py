@@ -245,7 +245,7 @@ def _acks(frame: bytes, version: int) -> int:
     if form.flexible:
         reader.message(_NO_FIELDS)
     before = form.fields[: [each.name for each in form.fields].index("Acks") + 1]
-    values = {each.name: reader._field(form, each) for each in form.of(before).plain}
+    values = {each.name: reader.read_field(form, each) for each in form.of(before).plain}
     return int(values["Acks"])
 
 
@@ -372,8 +372,8 @@ def _addresses(form: Form, values: Values) -> Iterator[tuple[BrokerId, str, int]
 class _Strict(Reader):
     """Fails at a length that cannot be, and does not begin to read so many."""
 
-    def _length(self, form: Form, classic: str) -> int | None:
-        length = super()._length(form, classic)
+    def read_length(self, form: Form, classic: str) -> int | None:
+        length = super().read_length(form, classic)
         assert length is None or length <= len(self._data) - self._pos, "longer than all that is left"
         return length
 

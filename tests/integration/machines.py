@@ -163,11 +163,11 @@ class Machines:
 
     def installed(self, proxy_id: ProxyId, file: Path) -> None:
         """Have a member run with a configuration file of its own, from its next start on."""
-        self.fleet._own_config[proxy_id] = file
+        self.fleet.own_config[proxy_id] = file
 
     def _let_in(self) -> None:
         """Use the tokens and the authority that are there now: lines may have made them."""
-        self.fleet._access = access_to(self.fleet.settings, {})
+        self.fleet.access = access_to(self.fleet.settings, {})
 
     def _answers(self, proxy_id: ProxyId) -> bool:
         try:

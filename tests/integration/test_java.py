@@ -187,7 +187,7 @@ def test_configurations_are_described_without_addresses_and_set(
 def test_the_cluster_and_its_quorum(fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster) -> None:
     """DescribeQuorum names the controllers' listeners from v2 on, and clients learn the names alone."""
     bootstrap = ("--bootstrap-server", fleet.bootstrap())
-    assert f"Cluster ID: {kafka._cluster_id()}" in kafka_tool(CLUSTER, "cluster-id", *bootstrap)
+    assert f"Cluster ID: {kafka.cluster_id()}" in kafka_tool(CLUSTER, "cluster-id", *bootstrap)
     status = kafka_tool(QUORUM, *bootstrap, "describe", "--status")
     assert re.search(r"LeaderId:\s+[123]$", status, re.MULTILINE)
     assert re.findall(r'"id": (\d)[^}]*"endpoints": \[(.*?)\]', status) == [

@@ -192,7 +192,7 @@ def test_advertised_addresses_are_the_fleets_at_every_member(fleet: LocalFleet, 
         seen.append({each.id: Endpoint(each.host, each.port) for each in metadata.brokers.values()})
         described = admin.describe_cluster(request_timeout=LIMIT_S).result(LIMIT_S)
         assert {each.id: Endpoint(each.host, each.port) for each in described.nodes} == seen[0]
-        assert (described.cluster_id, metadata.cluster_id) == (kafka._cluster_id(), kafka._cluster_id())
+        assert (described.cluster_id, metadata.cluster_id) == (kafka.cluster_id(), kafka.cluster_id())
     assert seen == [seen[0]] * len(fleet.members)
     owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
     assert {broker_id: (fleet.owner_of(endpoint),) for broker_id, endpoint in seen[0].items()} == owned

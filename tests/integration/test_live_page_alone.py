@@ -34,9 +34,9 @@ from tests.browser import (
     violations,
 )
 from tests.integration.clients import wait_for
+from tests.integration.in_process.cli.test_commands import Served, served
+from tests.integration.in_process.tls.test_admin import READ, WRITE, secured
 from tests.unit.admin.sample_snapshot import Source, view
-from tests.unit.cli.test_commands import Served, served
-from tests.unit.tls.test_admin import READ, WRITE, secured
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(300)]
 

@@ -243,7 +243,7 @@ def test_restarted_fleet_comes_back_with_the_same_owners(
     else:
         for proxy_id in own.members:
             own.terminate(proxy_id)
-        assert {own._processes[proxy_id].wait(LIMIT_S) for proxy_id in own.members} == {0}
+        assert {own.processes[proxy_id].wait(LIMIT_S) for proxy_id in own.members} == {0}
     assert own.running == ()
     own.start()
     own.await_ready()

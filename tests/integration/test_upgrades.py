@@ -64,7 +64,7 @@ def without(fleet: LocalFleet, proxy_id: ProxyId, gone: ProxyId) -> None:
     """Give a member a file that another one is not in, from its next start on."""
     document: dict[str, Any] = yaml.safe_load(fleet.config.read_text())
     del document["members"][gone]
-    fleet._configure(proxy_id, document)
+    fleet.configure(proxy_id, document)
 
 
 def restart(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, among: tuple[ProxyId, ...]) -> None:
@@ -101,7 +101,7 @@ def test_a_member_is_added_and_taken_away_again(
 ) -> None:
     topic, values = make_topic(partitions=6), [b"%02d" % number for number in range(60)]
     for proxy_id in OLD:
-        grown._own_config.pop(proxy_id)
+        grown.own_config.pop(proxy_id)
         restart(grown, proxy_id, kafka, OLD)
     grown.start(NEW)
     grown.await_ready(NEW)
@@ -217,8 +217,8 @@ def test_members_whose_files_name_other_voters_get_no_link(grown: LocalFleet) ->
     document["members"]["p2"]["voter"] = False
     document["members"][NEW]["voter"] = True
     for proxy_id in OLD:
-        grown._own_config.pop(proxy_id)
-    grown._configure("p3", document)
+        grown.own_config.pop(proxy_id)
+    grown.configure("p3", document)
     assert grown.stop("p3") == 0
     grown.start("p3")
     for proxy_id in ("p1", "p2"):

@@ -25,7 +25,7 @@ class ManyBrokers(KafkaCluster):
         for broker_id in self.brokers:
             path = self._properties(broker_id)
             path.write_text(self._alone(broker_id, path.read_text()))
-        self._format()
+        self.format_storage()
         files = [str(self._properties(broker_id)) for broker_id in self.brokers]
         command = self._java(HEAP, str(PROGRAM), *files)
         process = spawn(command, self.log(CONTROLLER), cwd=self._folder)
@@ -44,12 +44,12 @@ class ManyBrokers(KafkaCluster):
         text = re.sub(r"(?m)^broker\.rack=.*\n", "", text)
         return text + "log.cleaner.enable=false\nbackground.threads=1\nnum.recovery.threads.per.data.dir=1\n"
 
-    def _format(self) -> None:
+    def format_storage(self) -> None:
         """Format the controller's folder, and make the others like it: a process for each takes minutes."""
         all_of_them = self.brokers
         self.brokers = {CONTROLLER: all_of_them[CONTROLLER]}
         try:
-            super()._format()
+            super().format_storage()
         finally:
             self.brokers = all_of_them
         made = self._data(CONTROLLER)

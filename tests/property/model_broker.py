@@ -290,7 +290,7 @@ class ModelBroker:
         assert not self.closed
         self._number += 1
         try:
-            return self._handle(frame)
+            return self.answer_frame(frame)
         except Refused:
             self.closed = True
             return None
@@ -305,7 +305,7 @@ class ModelBroker:
         later = LATER_VERSIONS if self.setup.is_later else 0
         return bool(known) and known[0] <= version <= known[-1] + later
 
-    def _handle(self, frame: bytes) -> Answer | None:
+    def answer_frame(self, frame: bytes) -> Answer | None:
         if self._state is State.OTHER_MECHANISM:
             raise Refused
         if self._state is State.TOKENS:

@@ -356,11 +356,11 @@ class Simulation:
         self.counts["elections"] = len(self.leaders)
 
     def _step_and_propose(self) -> None:
-        self._step()
+        self.step()
         if self.random.random() < 0.1:
             self._propose()
 
-    def _step(self) -> None:
+    def step(self) -> None:
         self.now += STEP_S
         for me, member in self.members.items():
             if member.replica is None and self.now >= self.down_until.get(me, 0.0):
@@ -522,8 +522,8 @@ class Simulation:
 
     def _on_disk(self, member: SimulatedMember) -> Standing | None:
         """How far the journal of a running member is; None where some of it is not on disk yet."""
-        journal = None if member.replica is None else member.replica._journal
-        return None if journal is None or journal._pending else journal.standing
+        journal = None if member.replica is None else member.replica.journal
+        return None if journal is None or journal.pending else journal.standing
 
     def _knows(self, other: ProxyId, me: ProxyId, standing: Standing) -> bool:
         """Whether another voter has on disk what this one has promised."""
@@ -531,10 +531,10 @@ class Simulation:
         if replica is None:
             memory = VoterMemory(self.members[other].folder / memory_module.FILE, [me])
         else:
-            assert replica.transport._memory is not None
-            memory = replica.transport._memory
+            assert replica.transport.memory is not None
+            memory = replica.transport.memory
         known = memory.newest(me)
-        return not memory._is_changed and known is not None and _promises(known) == _promises(standing)
+        return not memory.is_changed and known is not None and _promises(known) == _promises(standing)
 
     def _propose(self) -> None:
         member = self.members[self.random.choice(self.ids)]
@@ -555,7 +555,7 @@ class Simulation:
         self.network.broken_until.clear()
         before = self.counts["acknowledged"]
         for step in range(HEALING_STEPS):
-            self._step()
+            self.step()
             if step % 100 == 0 and self.counts["acknowledged"] == before:
                 self._propose()
             if self.counts["acknowledged"] > before and step % 20 == 0 and self._agreed():
@@ -615,7 +615,7 @@ def simulated(simulation: Simulation) -> Iterator[pytest.MonkeyPatch]:
 
 def _count(counts: Counter[str], patch: pytest.MonkeyPatch) -> None:
     cut, written = journal_module.Journal.deleteEntriesFrom, snapshot_module.SnapshotStore.serialize
-    install = snapshot_module.SnapshotStore._install
+    install = snapshot_module.SnapshotStore.install
 
     def deleteEntriesFrom(journal: journal_module.Journal, position: int) -> None:
         counts["truncations"] += position < len(journal)
@@ -632,7 +632,7 @@ def _count(counts: Counter[str], patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(journal_module.Journal, "deleteEntriesFrom", deleteEntriesFrom)
     patch.setattr(snapshot_module.SnapshotStore, "serialize", serialize)
-    patch.setattr(snapshot_module.SnapshotStore, "_install", _install)
+    patch.setattr(snapshot_module.SnapshotStore, "install", _install)
 
 
 def simulate(

@@ -347,8 +347,8 @@ def test_clients_that_behave_are_never_refused(
 class SilentBroker(ModelBroker):
     """Takes ApiVersions from version 256 on for what needs no answer."""
 
-    def _handle(self, frame: bytes) -> Answer | None:
-        answer = super()._handle(frame)
+    def answer_frame(self, frame: bytes) -> Answer | None:
+        answer = super().answer_frame(frame)
         key, version = struct.unpack_from(">hh", frame)
         return None if key == API_VERSIONS and version >= 256 else answer
 
@@ -356,8 +356,8 @@ class SilentBroker(ModelBroker):
 class TalkativeBroker(ModelBroker):
     """Answers what needs no answer: Produce with acks=0."""
 
-    def _handle(self, frame: bytes) -> Answer | None:
-        answer = super()._handle(frame)
+    def answer_frame(self, frame: bytes) -> Answer | None:
+        answer = super().answer_frame(frame)
         if answer is None:
             header = model_broker.read_header(frame)
             return self._answer(header, frame, model_broker.NO_ERROR)

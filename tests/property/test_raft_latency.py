@@ -27,7 +27,7 @@ def elections(seed: int, folder: Path, latency_s: float, role: str) -> tuple[int
     def pass_s(seconds: float) -> int:
         before = len(simulation.leaders)
         for _ in range(round(seconds / STEP_S)):
-            simulation._step()
+            simulation.step()
         return len(simulation.leaders) - before
 
     with simulated(simulation):

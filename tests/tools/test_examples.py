@@ -12,9 +12,9 @@ from tests import examples
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    share, profile = examples._share, settings.get_current_profile_name()
+    share, profile = examples.share, settings.get_current_profile_name()
     yield
-    examples._share = share
+    examples.share = share
     settings.load_profile(profile)
 
 

@@ -74,7 +74,9 @@ def test_collected_tests_all_run_by_the_command_of_their_size(collected: set[tup
     (listed,) = re.findall(r"^SERVER_TESTS = (.*)$", makefile, re.MULTILINE)
     assert listed.split() == list(shards.SERVER_FOLDERS)
     (units,) = re.findall(r"^UNIT_TESTS = (.*)$", makefile, re.MULTILINE)
-    assert units.split() == list(shards.UNIT_FOLDERS)
+    assert units.replace("$(IN_PROCESS)", shards.IN_PROCESS).split() == list(shards.UNIT_FOLDERS)
+    assert f"\nIN_PROCESS = {shards.IN_PROCESS}\n" in makefile
+    assert "\nWITH_SERVERS = $(SERVER_TESTS) --ignore=$(IN_PROCESS)\n" in makefile
     make_test = (*shards.UNIT_FOLDERS, "tests/property", *shards.SERVER_FOLDERS)
     for file, size in collected:
         assert size != "test" or file.startswith(make_test), f"make test does not run {file}"

@@ -45,6 +45,7 @@ class Item:
         ("tests/unit/test_a.py", (), Size.TEST),
         ("tests/long/test_a.py", (), Size.TEST_LONG),
         ("tests/unit/test_a.py", ("test-all",), Size.TEST_ALL),
+        ("tests/integration/in_process/proxy/test_a.py", (), Size.TEST),
         ("tests/chaos/test_a.py", ("test",), Size.TEST),
         ("tests/chaos/test_a.py", ("test-long",), Size.TEST_LONG),
     ],
@@ -57,6 +58,7 @@ def test_size_is_the_marks_else_the_folders(file: str, sizes: tuple[str, ...], s
     ("file", "sizes"),
     [
         ("tests/chaos/test_a.py", ()),
+        ("tests/integration/test_a.py", ()),
         ("tests/chaos/test_a.py", ("small",)),
         ("tests/unit/test_a.py", ("small",)),
         ("tests/unit/test_a.py", ("test", "test-all")),

@@ -1,34 +1,56 @@
-"""Which event loop a unit test runs on."""
+"""A unit test opens no socket: one that binds or connects one fails.
+
+Such a test belongs in tests/integration/in_process. The loop of asyncio opens sockets in Python, and an audit
+hook sees them. The loop of uvloop opens them in C, and no hook sees them, so unit
+tests run on the loop of asyncio.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from collections.abc import Callable, Generator
+from typing import Final
 
 import pytest
-import uvloop
 
-ON_UVLOOP = (
-    "proxy/test_limits",
-    "proxy/test_splice",
-    "proxy/test_trust",
-    "proxy/test_unread_clients",
-    "proxy/test_worker",
-    "proxy/test_worker_tls",
-)
-"""Modules whose subject runs on uvloop alone, and depends on what its transports do."""
+REFUSED: Final = frozenset({"socket.bind", "socket.connect"})
+"""Audit events of Python. A pair of connected sockets raises none of them, and is allowed."""
+ADVICE: Final = "a unit test must not open sockets; move it to tests/integration/in_process"
 
-ON_BOTH = ("admin/test_connections",)
-"""Modules whose subject depends on what transports do when they are closed, and must not."""
+_opened: list[str] | None = None
+"""What the unit test that runs now has done of `REFUSED`; None while no unit test runs."""
 
 
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    name = item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
-    if name in ON_UVLOOP:
-        return {"uvloop": uvloop.new_event_loop}
-    if name in ON_BOTH:
-        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+def _note_socket(event: str, args: tuple[object, ...]) -> None:
+    if event in REFUSED and _opened is not None:
+        _opened.append(f"{event} {args[1]!r}")
+
+
+# An audit hook stays until the process ends, and other tests run in this process as well.
+sys.addaudithook(_note_socket)
+
+
+def _fail_if_opened() -> Generator[None, None, None]:
+    global _opened
+    _opened = seen = list[str]()
+    try:
+        yield
+    finally:
+        _opened = None
+    if seen:
+        pytest.fail(f"{', '.join(seen)}: {ADVICE}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    yield from _fail_if_opened()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    yield from _fail_if_opened()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop}

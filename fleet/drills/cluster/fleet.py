@@ -143,9 +143,9 @@ class LocalFleet:
                 file = self._folder / place["file"]
                 file.touch(mode=0o600)
                 file.write_text(secrets.token_hex(32))
-        self._access = access_to(self.settings, {})
-        self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
-        self._own_config: dict[ProxyId, Path] = {}
+        self.access = access_to(self.settings, {})
+        self.processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
+        self.own_config: dict[ProxyId, Path] = {}
         self.through: dict[ProxyId, Sequence[str]] = {}
         """By member, the command that starts it; see `spawn_module`."""
         self.environment: dict[ProxyId, Mapping[str, str]] = {}
@@ -158,7 +158,7 @@ class LocalFleet:
     @property
     def running(self) -> tuple[ProxyId, ...]:
         """The members whose supervisor is running, in the order of their ids. Frozen members are included."""
-        live = {proxy_id for proxy_id, process in self._processes.items() if process.poll() is None}
+        live = {proxy_id for proxy_id, process in self.processes.items() if process.poll() is None}
         return tuple(proxy_id for proxy_id in self.members if proxy_id in live)
 
     @property
@@ -194,7 +194,7 @@ class LocalFleet:
         """
         document = self._own_document(proxy_id)
         document["members"][peer]["peer"] = str(via)
-        self._configure(proxy_id, document)
+        self.configure(proxy_id, document)
 
     def reach_brokers_at(self, proxy_id: ProxyId, bootstrap_servers: Sequence[Endpoint]) -> None:
         """Give one member a configuration file of its own, with other addresses of the real brokers.
@@ -204,25 +204,25 @@ class LocalFleet:
         """
         document = self._own_document(proxy_id)
         document["bootstrap_servers"] = [str(endpoint) for endpoint in bootstrap_servers]
-        self._configure(proxy_id, document)
+        self.configure(proxy_id, document)
 
     def _own_document(self, proxy_id: ProxyId) -> Any:
-        return yaml.safe_load(self._own_config.get(proxy_id, self.config).read_text())
+        return yaml.safe_load(self.own_config.get(proxy_id, self.config).read_text())
 
-    def _configure(self, proxy_id: ProxyId, document: Any) -> None:
-        self._own_config[proxy_id] = self._folder / f"fleet-{proxy_id}.yaml"
-        self._own_config[proxy_id].write_text(yaml.safe_dump(document, sort_keys=False))
+    def configure(self, proxy_id: ProxyId, document: Any) -> None:
+        self.own_config[proxy_id] = self._folder / f"fleet-{proxy_id}.yaml"
+        self.own_config[proxy_id].write_text(yaml.safe_dump(document, sort_keys=False))
 
     def start(self, *proxy_ids: ProxyId) -> None:
         """Start members that are not running, by default all of them, without waiting for them."""
         for proxy_id in proxy_ids or self.members:
-            running = self._processes.get(proxy_id)
+            running = self.processes.get(proxy_id)
             if running is not None and running.poll() is None:
                 raise DemoError(f"{proxy_id} is already running")
-            config = self._own_config.get(proxy_id, self.config)
+            config = self.own_config.get(proxy_id, self.config)
             arguments = ("node", "--config", str(config), "--node", proxy_id)
             through = self.through.get(proxy_id, ())
-            self._processes[proxy_id] = spawn_module(
+            self.processes[proxy_id] = spawn_module(
                 "fleet",
                 *arguments,
                 log=self.log(proxy_id),
@@ -235,14 +235,14 @@ class LocalFleet:
 
         Returns: the monotonic time before the signals, in seconds.
         """
-        killed_at_s = signal_trees([self._processes[each] for each in proxy_ids], signal.SIGKILL)
+        killed_at_s = signal_trees([self.processes[each] for each in proxy_ids], signal.SIGKILL)
         for proxy_id in proxy_ids:
-            self._processes[proxy_id].wait()
+            self.processes[proxy_id].wait()
         return killed_at_s
 
     def terminate(self, proxy_id: ProxyId) -> None:
         """Send SIGTERM to a member's supervisor, without waiting for its end."""
-        self._processes[proxy_id].terminate()
+        self.processes[proxy_id].terminate()
 
     def stop(self, proxy_id: ProxyId, limit_s: float = 45.0) -> int:
         """Send SIGTERM to a member's supervisor, and wait for its end.
@@ -250,7 +250,7 @@ class LocalFleet:
         Returns: the exit code.
         Raises:  DemoError: the supervisor did not end in time.
         """
-        process = self._processes[proxy_id]
+        process = self.processes[proxy_id]
         process.terminate()
         try:
             return process.wait(timeout=limit_s)
@@ -261,20 +261,20 @@ class LocalFleet:
 
     def freeze(self, proxy_id: ProxyId) -> float:
         """Send SIGSTOP to a member's whole process tree. Returns: the monotonic time before the signals."""
-        return signal_trees([self._processes[proxy_id]], signal.SIGSTOP)
+        return signal_trees([self.processes[proxy_id]], signal.SIGSTOP)
 
     def thaw(self, proxy_id: ProxyId) -> float:
         """Send SIGCONT to a member's whole process tree. Returns: the monotonic time before the signals."""
-        return signal_trees([self._processes[proxy_id]], signal.SIGCONT)
+        return signal_trees([self.processes[proxy_id]], signal.SIGCONT)
 
     def pid(self, proxy_id: ProxyId) -> int:
         """Process id of a member's supervisor."""
-        return self._processes[proxy_id].pid
+        return self.processes[proxy_id].pid
 
     def close(self) -> None:
         """Kill every member. Data and logs stay."""
-        end(list(self._processes.values()), patience_s=0.0)
-        self._processes.clear()
+        end(list(self.processes.values()), patience_s=0.0)
+        self.processes.clear()
 
     def remove_data(self) -> None:
         """Remove the members' data, but not their logs. Call it after `close`."""
@@ -285,7 +285,7 @@ class LocalFleet:
     def get(self, proxy_id: ProxyId, path: str, limit_s: float = _ANSWER_LIMIT_S) -> tuple[int, bytes]:
         """GET a path of a member's admin address. Returns: status, body. Raises: AdminError: no answer."""
         admin = self.settings.member(proxy_id).admin
-        address, access = (admin.host, admin.port), self._access
+        address, access = (admin.host, admin.port), self.access
         connection = (
             http.client.HTTPConnection(*address, timeout=limit_s)
             if access.tls is None
@@ -331,7 +331,7 @@ class LocalFleet:
         expected, pauses = self.running, pauses_s()
         while not condition():
             for proxy_id in expected:
-                code = self._processes[proxy_id].poll()
+                code = self.processes[proxy_id].poll()
                 if code is not None:
                     log = self.log(proxy_id)
                     raise DemoError(f"{proxy_id} ended with code {code}; see {log}:\n{tail(log)}")

@@ -174,7 +174,7 @@ class KafkaCluster:
                 "folder of another Kafka"
             )
         self._write_properties()
-        self._format()
+        self.format_storage()
         for broker_id in self.brokers:
             self.start_broker(broker_id)
 
@@ -188,7 +188,7 @@ class KafkaCluster:
         clients = [AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._of(expected)]
         while clients:
             self._check_alive(expected)
-            if _registered(clients[0], self._cluster_id()) >= expected:
+            if _registered(clients[0], self.cluster_id()) >= expected:
                 clients.pop(0)
             elif time.monotonic() > deadline_s:
                 raise DemoError(f"Kafka is not ready after {limit_s:.0f} s; see its logs in {self.logs}")
@@ -362,13 +362,13 @@ class KafkaCluster:
                 + self._more_properties
             )
 
-    def _cluster_id(self) -> str:
+    def cluster_id(self) -> str:
         known = self._folder / "cluster-id"
         if not known.exists():
             known.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         return known.read_text()
 
-    def _format(self) -> None:
+    def format_storage(self) -> None:
         """Format every new data folder with the cluster's id, all of them in parallel."""
         formatting: dict[BrokerId, subprocess.Popen[bytes]] = {}
         try:
@@ -377,7 +377,7 @@ class KafkaCluster:
                     continue
                 self._data(broker_id).mkdir(parents=True, exist_ok=True)
                 # One word, because one id in 64 begins with a dash.
-                settings = (f"--cluster-id={self._cluster_id()}", "-c", str(self._properties(broker_id)))
+                settings = (f"--cluster-id={self.cluster_id()}", "-c", str(self._properties(broker_id)))
                 scram = [
                     f"--add-scram={mechanism}=[name={user},password={password}]"
                     for user, password in self._scram.items()

@@ -38,10 +38,10 @@ class Rounds:
         self, fleet: LocalFleet, broker_ids: AbstractSet[BrokerId], workload: Workload, prober: Prober
     ) -> None:
         self._fleet = fleet
-        self._last_victim: ProxyId | None = None
+        self.last_victim: ProxyId | None = None
         self._broker_ids = broker_ids
         self._workload = workload
-        self._prober = prober
+        self.prober = prober
         self.traffic = Traffic(workload)
 
     async def await_flow(self, limit_s: float = RETURN_LIMIT_S) -> None:
@@ -60,7 +60,7 @@ class Rounds:
         Args, returns and raises: see `choose`.
         """
         victim = await self.choose(target)
-        self._prober.fast = True
+        self.prober.fast = True
         await asyncio.sleep(_FAST_PROBE_LEAD_S)
         return victim
 
@@ -70,12 +70,12 @@ class Rounds:
         Returns: the times; None for a step that did not happen within `TAKEOVER_LIMIT_S`.
         Raises:  DemoError: the workload has ended, or a record was not delivered.
         """
-        self._last_victim = victim
+        self.last_victim = victim
         survivors = tuple(each for each in self._fleet.running if each != victim)
         killed_at_s = await in_thread(lambda: self._fleet.kill(victim))
 
         def advertised() -> bool:
-            return self._prober.live_since_s(self._broker_ids, survivors, killed_at_s) is not None
+            return self.prober.live_since_s(self._broker_ids, survivors, killed_at_s) is not None
 
         def flows() -> bool:
             return self.traffic.flows_since(time.monotonic() - _FLOW_WINDOW_S)
@@ -83,11 +83,11 @@ class Rounds:
         await eventually(advertised, TAKEOVER_LIMIT_S)
         await eventually(flows, TAKEOVER_LIMIT_S, 0.05)
         await asyncio.sleep(max(0.0, killed_at_s + _STALL_WINDOW_S - time.monotonic()))
-        self._prober.fast = False
+        self.prober.fast = False
         self._workload.check()
         takeovers = await self._takeovers(victim, survivors, killed_at_s)
         producer_stall_ms, consumer_stall_ms = self.traffic.stalls_ms(killed_at_s, time.monotonic())
-        advertised_s = self._prober.live_since_s(self._broker_ids, survivors, killed_at_s)
+        advertised_s = self.prober.live_since_s(self._broker_ids, survivors, killed_at_s)
         return Round(
             killed=victim,
             was_leader=was_leader,
@@ -127,11 +127,11 @@ class Rounds:
             return leader, True
         if target != "follower":
             return target, target == leader
-        owners = set(self._prober.owners(leader).values())
+        owners = set(self.prober.owners(leader).values())
         followers = [each for each in self._fleet.running if each != leader]
         # Prefer a follower that owns an identity: killing another would show nothing. Then prefer a follower
         # that was not killed in the last round.
-        return max(followers, key=lambda each: (each in owners, each != self._last_victim)), False
+        return max(followers, key=lambda each: (each in owners, each != self.last_victim)), False
 
     async def _takeovers(
         self, victim: ProxyId, survivors: Iterable[ProxyId], since_s: float

@@ -43,7 +43,7 @@ class FaultInjector:
         self._access = access_to(settings, os.environ)
         self._carriers = tuple(bootstrap_endpoints(settings))
         self._plan = plan
-        self._options = options
+        self.options = options
         self._observer = observer
         self._say = say
         self.problems: list[str] = []
@@ -57,7 +57,7 @@ class FaultInjector:
             FaultNotObserved, CommandFailed, RestartFailed: the fault has no effect, or a command failed. The
                 member is healed.
         """
-        effect = self._options.definition.effect
+        effect = self.options.definition.effect
         if effect == "nothing":
             await self._watch()
             return None
@@ -86,11 +86,11 @@ class FaultInjector:
         return InjectedFault(at_s, until_s, proof)
 
     async def _run(self, option: str, victim: ProxyId) -> None:
-        template = self._options.templates.get(option)
+        template = self.options.templates.get(option)
         if template is not None:
             command = command_for(template, victim, self._urls[victim], f"--{option}")
-            await run_command(command, victim, self._options.limit_s)
-        elif self._options.definition.effect == "drained":
+            await run_command(command, victim, self.options.limit_s)
+        elif self.options.definition.effect == "drained":
             access = access_to(self._settings, os.environ, writes=True)
             await client.drain(
                 client.writable_urls(self._settings), victim, option == "inject-command", access=access
@@ -99,12 +99,12 @@ class FaultInjector:
     async def _detect_drain(self, victim: ProxyId, since_s: float) -> None:
         """Watch for a drain that ends before the command. Raises: FaultNotObserved: the victim drains."""
         while True:
-            proof_of(self._options.definition.effect, self._glimpse(victim, since_s))
+            proof_of(self.options.definition.effect, self._glimpse(victim, since_s))
             await asyncio.sleep(_OBSERVATION_INTERVAL_S)
 
     async def _prove(self, victim: ProxyId, since_s: float) -> tuple[str, float]:
         """Returns: the proof, the victim's last sign of life. Raises: FaultNotObserved: no proof in time."""
-        effect = self._options.definition.effect
+        effect = self.options.definition.effect
         deadline_s = time.monotonic() + PROOF_LIMIT_S
         while True:
             glimpse = self._glimpse(victim, since_s)
@@ -125,7 +125,7 @@ class FaultInjector:
         Returns: the end of the fault.
         Raises:  FaultNotObserved: a silenced member answers again.
         """
-        effect = self._options.definition.effect
+        effect = self.options.definition.effect
         while self._is_due(victim, at_s, now_s := time.monotonic()):
             glimpse = self._glimpse(victim, since_s)
             if effect == "killed" and (glimpse.has_restarted or glimpse.silent_s < SILENT_AFTER_S):
@@ -140,14 +140,14 @@ class FaultInjector:
     def _is_due(self, victim: ProxyId, at_s: float, now_s: float) -> bool:
         """Whether the fault must last longer: for its duration, and until the survivors have taken over."""
         lasts_s = now_s - at_s
-        if not self._options.definition.cuts_off or lasts_s > self._plan.takeover_limit_s + SILENT_AFTER_S:
-            return lasts_s < self._options.duration_s
+        if not self.options.definition.cuts_off or lasts_s > self._plan.takeover_limit_s + SILENT_AFTER_S:
+            return lasts_s < self.options.duration_s
         survivors = [each for each in self._carriers if each != victim]
-        return lasts_s < self._options.duration_s or not self._observer.taken_over(survivors, at_s)
+        return lasts_s < self.options.duration_s or not self._observer.taken_over(survivors, at_s)
 
     async def _heal(self, victim: ProxyId) -> None:
         """Heal the victim. An error is recorded and reported, and does not end the run."""
-        if "heal-command" not in self._options.templates and self._options.definition.effect == "killed":
+        if "heal-command" not in self.options.templates and self.options.definition.effect == "killed":
             self._say(f"waiting for a service manager to restart {victim}")
             return
         self._say(f"healing {victim}")
@@ -160,7 +160,7 @@ class FaultInjector:
     async def _report_recovery(self) -> None:
         """Report whether the fleet is whole again after a failed run."""
         try:
-            await rolling_restart.at_rest(self._urls, self._options.limit_s, self._say, self._access)
+            await rolling_restart.at_rest(self._urls, self.options.limit_s, self._say, self._access)
         except RestartFailed as error:
             self._say(f"ATTENTION, the fleet has not recovered: {error}")
         else:
@@ -184,8 +184,8 @@ class FaultInjector:
 
     async def _restart_all(self) -> InjectedFault:
         at_s = time.monotonic()
-        template = self._options.templates["restart-command"]
-        limit_s = self._options.limit_s
+        template = self.options.templates["restart-command"]
+        limit_s = self.options.limit_s
         done = await rolling_restart.restart_all(
             self._urls, self._urls, template, limit_s, self._say, limit_s, self._access
         )
@@ -195,8 +195,8 @@ class FaultInjector:
     async def _watch(self) -> None:
         """Watch the fleet, and report each change of its unrest."""
         reported = ""
-        until_s = time.monotonic() + self._options.duration_s
-        self._say(f"watching for {self._options.duration_s:g} s; break something by hand")
+        until_s = time.monotonic() + self.options.duration_s
+        self._say(f"watching for {self.options.duration_s:g} s; break something by hand")
         while time.monotonic() < until_s:
             why = rolling_restart.unrest(await client.ask_all(self._urls, access=self._access))
             if why != reported:

@@ -52,12 +52,12 @@ async def perform(settings: Settings, options: Options, say: Say) -> Observation
         CommandFailed, RestartFailed: a command of the operator failed.
     """
     day = _GameDay(settings, options, await plan(settings, options), say)
-    with _heal_before_exit(say), _client_folder(options) as folder:
+    with heal_before_exit(say), client_folder(options) as folder:
         return await day.perform(folder)
 
 
 @contextmanager
-def _heal_before_exit(say: Say) -> Iterator[None]:
+def heal_before_exit(say: Say) -> Iterator[None]:
     """Let the first signal cancel the game day, which heals the fault. Further signals have no effect."""
     task = asyncio.current_task()
     assert task is not None
@@ -80,7 +80,7 @@ def _heal_before_exit(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _client_folder(options: Options) -> Iterator[Path]:
+def client_folder(options: Options) -> Iterator[Path]:
     """The folder of the clients' histories and logs."""
     if options.folder is not None:
         folder = options.folder / time.strftime("%Y%m%d-%H%M%S", time.gmtime())

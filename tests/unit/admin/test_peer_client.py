@@ -15,8 +15,8 @@ from fleet.config import Settings
 from fleet.core.errors import AdminError, ConfigError
 from fleet.core.model import ProxyId
 from fleet.tls.access import Access, access_to
+from tests.integration.in_process.tls.test_admin import READ, WRITE, secured, write_token
 from tests.unit.admin.test_live import counts
-from tests.unit.tls.test_admin import READ, WRITE, secured, write_token
 
 
 class Asked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,14 +17,13 @@ from fleet.admin.documents import (
     QuorumDocument,
 )
 from fleet.admin.ownership import ownership_document
-from fleet.cli.doctor.certificate_expiry import parse_expiries, reported_expiries
+from fleet.cli.doctor.certificate_expiry import parse_expiries
 from fleet.cli.doctor.facts import Address, CertificateExpiry, Facts, MetadataAnswer
 from fleet.cli.doctor.rules import evaluate
 from fleet.core.errors import AdminError
 from fleet.core.model import Endpoint
 from fleet.core.text import no_port
 from fleet.runtime.ephemeral_ports import PortTrouble
-from fleet.tls.access import OPEN
 from tests.unit.admin.sample_snapshot import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -274,13 +272,3 @@ def test_expiries_of_certificates_that_no_server_presents() -> None:
     }
     assert found["p2 peer_tls.certificate"] == datetime.fromtimestamp(1_795_400_000, UTC)
     assert parse_expiries("p2", "fleet_takeovers_total 1.0\n") == ()
-
-
-async def test_member_without_metrics_is_reported() -> None:
-    """The server accepts the connection and closes it."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        (expiry,) = await reported_expiries({"p1": f"http://127.0.0.1:{port}"}, 5.0, OPEN)
-    assert (expiry.owner, expiry.expires) == ("p1 files", None)
-    assert "cannot be reached" in expiry.reason

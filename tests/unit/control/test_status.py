@@ -32,17 +32,17 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
         listener_tls={}, peer_tls=None, admin=SimpleNamespace(tls=None), upstream=upstream
     )
     source = StatusSource(cast(Any, SimpleNamespace(settings=settings, me="p1")))
-    first = [source._certificate_expiry() for _ in range(3)]
+    first = [source.certificate_expiry() for _ in range(3)]
     expires = look(path)
     assert expires is not None
     assert first == [{"upstream.tls.ca": expires.timestamp()}] * 3
     assert read == [path]
 
     path.write_bytes(path.read_bytes() + b"\n")
-    assert source._certificate_expiry() == first[0]
+    assert source.certificate_expiry() == first[0]
     assert read == [path] * 2
     path.unlink()
-    assert source._certificate_expiry() == {}
+    assert source.certificate_expiry() == {}
 
 
 def test_ports_are_checked_again_after_a_kernel_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,5 +58,5 @@ def test_ports_are_checked_again_after_a_kernel_change(monkeypatch: pytest.Monke
     kernel: EphemeralPorts | None
     for kernel in (None, EphemeralPorts(9100, 9200), EphemeralPorts(9100, 9200), None):
         monkeypatch.setattr(status, "read_ephemeral_ports", lambda found=kernel: found)
-        source._port_trouble()
+        source.find_port_trouble()
     assert checked == [EphemeralPorts(9100, 9200), None]

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+import urllib3.util.connection  # noqa: F401  binds ::1 when it is first imported, not within a unit test
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -293,8 +294,8 @@ def test_control_runs_without_traces_when_tracing_fails(
     if missing == "number":
         monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
     settings = parse(changed("tracing", {"endpoint": COLLECTOR, "headers": headers}))
-    assert process._make_tracing(settings, "p1") is None
+    assert process.make_tracing(settings, "p1") is None
     assert "tracing is off in this control process" in caplog.text
     caplog.clear()
-    assert process._make_tracing(parse(tree()), "p1") is None
+    assert process.make_tracing(parse(tree()), "p1") is None
     assert caplog.text == ""

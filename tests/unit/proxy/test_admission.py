@@ -104,6 +104,6 @@ def test_closed_connections_leave_no_state() -> None:
         guests = entered(admission, 3, f"198.51.100.{number}")
         for each in guests:
             admission.leave(each)
-    assert not admission._admitted
-    assert not admission._of_source
-    assert not admission._over_limit
+    assert not admission.admitted
+    assert not admission.connections_of_source
+    assert not admission.over_limit_count

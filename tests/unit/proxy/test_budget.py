@@ -10,7 +10,7 @@ import pytest
 
 from fleet.proxy import budget
 from fleet.proxy.budget import Backlogs, MemoryBudget
-from tests.unit.proxy.test_worker import eventually
+from tests.integration.in_process.proxy.test_worker import eventually
 
 
 class Slow:
@@ -105,7 +105,7 @@ def test_total_is_the_sum_and_within_the_limit() -> None:
     holders = [Slow(0, f"192.0.2.{number % 3}") for number in range(20)]
     for _ in range(5_000):
         held.note(chance.choice(holders), chance.choice((0, 1, 50, 400, 1_500)))
-        assert held.total_bytes == sum(held._held.values()) <= 1_000
+        assert held.total_bytes == sum(size for _, size in held.items()) <= 1_000
     for holder in holders:
         held.note(holder, 0)
     assert held.total_bytes == 0
@@ -190,7 +190,7 @@ async def test_backlogs_use_the_unused_limit_of_responses() -> None:
     backlogs.begin(reader)
     await asyncio.sleep(0.01)
     assert not closed
-    backlogs._responses.note(Slow(0), 100)
+    backlogs.responses.note(Slow(0), 100)
     backlogs.check()
     await eventually(lambda: closed, "evicted for a response")
     assert closed == [reader]
@@ -204,13 +204,13 @@ async def test_responses_count_for_their_address() -> None:
     for each in slow:
         backlogs.begin(each)
     for holder, held_bytes in ((great, 90), (greater, 100), (small, 1)):
-        backlogs._responses.note(holder, held_bytes)
+        backlogs.responses.note(holder, held_bytes)
     backlogs.check()
     await eventually(lambda: closed, "a client is closed")
     assert closed == [greater]
-    assert backlogs._responses.total_bytes == 91, "its memory is released"
+    assert backlogs.responses.total_bytes == 91, "its memory is released"
     assert all(each in backlogs for each in slow)
-    assert not backlogs._is_relieved_soon
+    assert not backlogs.is_relieved_soon
 
 
 async def test_response_counts_with_the_clients_backlog() -> None:
@@ -218,7 +218,7 @@ async def test_response_counts_with_the_clients_backlog() -> None:
     both, behind, newer = Slow(40), Slow(50), Slow(60)
     for each in (both, behind, newer):
         backlogs.begin(each)
-    backlogs._responses.note(both, 160)
+    backlogs.responses.note(both, 160)
     backlogs.check()
     await eventually(lambda: closed, "a client is closed")
     assert closed == [both]
@@ -236,10 +236,10 @@ async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.M
         backlogs.begin(Slow(45, reader.source))
 
     class Counted(Backlogs[Slow]):
-        def _relieve(self) -> None:
+        def relieve(self) -> None:
             nonlocal looks
             looks += 1
-            super()._relieve()
+            super().relieve()
 
     backlogs = Counted(100, MemoryBudget[Slow](0, lambda *_: None), evict)
     for number in range(3):
@@ -263,5 +263,5 @@ async def test_backlogs_stay_within_the_limit() -> None:
             backlogs.note(reader, chance.randrange(300))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert backlogs.total_bytes == sum(each.held_bytes for each in backlogs._behind.values()) <= 1_000
+        assert backlogs.total_bytes == sum(each.held_bytes for each in backlogs.behind.values()) <= 1_000
     assert closed

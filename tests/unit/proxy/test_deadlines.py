@@ -3,7 +3,7 @@
 import asyncio
 
 from fleet.proxy.deadlines import Deadlines
-from tests.unit.proxy.test_worker import eventually
+from tests.integration.in_process.proxy.test_worker import eventually
 
 LIMIT_S = 0.05
 

@@ -15,8 +15,8 @@ from fleet.proxy.dialer import MAX_WAITING_BYTES, Dialer
 from fleet.proxy.host import Host, State
 from fleet.proxy.tls_transport import SharedTls
 from fleet.proxy.traffic import Sampling, Traffic
+from tests.integration.in_process.proxy.test_worker import LIMIT_S, MIB, eventually
 from tests.property.wire_fleet import Play, request
-from tests.unit.proxy.test_worker import LIMIT_S, MIB, eventually
 
 BROKER, METADATA = 1, 3
 HEAD_BYTES = len(request(METADATA, 12, 1))
@@ -96,7 +96,7 @@ class Dialling:
 
     @property
     def open(self) -> int:
-        return len(self.dialer._tasks) + len(self.dialer._attempts) + len(self.dialer._timed_out)
+        return len(self.dialer.tasks) + len(self.dialer.attempts) + len(self.dialer.timed_out)
 
 
 async def settled() -> None:
@@ -122,13 +122,13 @@ async def test_ended_client_frees_the_attempt_at_a_down_broker() -> None:
     first = at.client()
     await eventually(lambda: is_closed(first) and not at.open, "the client is closed")
     assert (at.lost, at.open) == ([BROKER], 0)
-    upstreams = at.dialer._upstreams
+    upstreams = at.upstreams
     candidate = upstreams.broker(BROKER)
     assert candidate is not None
     clock = asyncio.get_running_loop().time
     await eventually(lambda: upstreams.admits(candidate, clock()), "the broker is tried again")
     upstreams.given_up(candidate)
-    at.dialer._timeout_s = LIMIT_S
+    at.dialer.timeout_s = LIMIT_S
     connection = at.client()
     await settled()
     assert at.started == 2
@@ -249,7 +249,7 @@ async def test_client_of_an_unconfirmed_broker_is_closed_in_time() -> None:
     at = Dialling(timeout_s=0.05)
     connection = at.client(UNCONFIRMED)
     await eventually(lambda: is_closed(connection) and not at.open, "the client is closed")
-    assert (at.started, at.open, at.dialer._waiting_bytes) == (0, 0, 0)
+    assert (at.started, at.open, at.dialer.waiting_bytes) == (0, 0, 0)
 
 
 async def test_client_that_ends_while_waiting_leaves_no_state() -> None:
@@ -258,7 +258,7 @@ async def test_client_that_ends_while_waiting_leaves_no_state() -> None:
     await settled()
     at.dialer.give_up(connection)
     await settled()
-    assert (at.open, at.dialer._waiting_bytes, is_closed(connection)) == (0, 0, False)
+    assert (at.open, at.dialer.waiting_bytes, is_closed(connection)) == (0, 0, False)
 
 
 async def test_clients_waiting_for_brokers_hold_limited_bytes() -> None:
@@ -269,4 +269,4 @@ async def test_clients_waiting_for_brokers_hold_limited_bytes() -> None:
     assert [is_closed(each) for each in clients] == [False] * most + [True]
     at.dialer.stop()
     await settled()
-    assert at.dialer._waiting_bytes == 0
+    assert at.dialer.waiting_bytes == 0

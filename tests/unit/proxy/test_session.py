@@ -436,7 +436,7 @@ def test_usual_sampled_response_needs_no_address_book() -> None:
         play.client(produce(11, correlation_id, 1))
         play.broker(response(correlation_id, b"\0\2\7events\2" + partition + bytes(5)))
     assert len(play.timed) == sampled
-    assert play.session._rewriter._book is None
+    assert play.session.rewriter.book is None
 
 
 # ApiVersions

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +13,10 @@ from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.scan import FIELDS_PER_TURN
 from fleet.proxy.wire.tail import MAX_TAIL_FIELDS
+from tests.integration.in_process.proxy.test_worker import DATA_BYTES
 from tests.property.test_stream import before_tail
 from tests.property.test_tail import array, endpoint, section, tagged
-from tests.property.wire_fleet import Play, request
-from tests.unit.proxy.test_held_responses import await_work
-from tests.unit.proxy.test_worker import (
-    DATA_BYTES,
-    LIMIT_S,
-    BrokerScript,
-    broker_script,
-    eventually,
-    running,
-)
+from tests.property.wire_fleet import Play
 
 FETCH, VERSION = 1, 16
 MOST_INSTRUCTIONS = 110_000
@@ -118,54 +108,3 @@ def test_fields_of_a_tail_are_limited() -> None:
     assert bytes(play.to_client) == allowed
     with pytest.raises(MalformedFrame, match=f"{MAX_TAIL_FIELDS + 1} tagged fields"):
         play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MAX_TAIL_FIELDS + 1)), 2))
-
-
-# ---- a worker
-
-MANY = of_header(100_000) + framed(b"\0behind", 2)
-
-
-async def answer(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-    """Both requests at once, or one of another client."""
-    writer.write({1: MANY, 2: b""}.get(number, framed(b"\0other", number)))
-    await writer.drain()
-
-
-def ask(correlation_id: int) -> bytes:
-    return request(
-        FETCH if correlation_id == 1 else 16, VERSION if correlation_id == 1 else 3, correlation_id
-    )
-
-
-async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -> None:
-    async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
-        other_reader, other = await at.connect(1)
-        writer.write(ask(1) + ask(2))
-        await eventually(
-            lambda: any(each.session.is_working for each in at.connections()), "the response is being scanned"
-        )
-        answered = 0
-        while any(each.session.is_working for each in at.connections()):
-            other.write(ask(3))
-            async with asyncio.timeout(LIMIT_S):
-                assert await other_reader.readexactly(14) == framed(b"\0other", 3)
-            answered += 1
-        assert answered > 3
-        async with asyncio.timeout(LIMIT_S):
-            assert await reader.readexactly(len(MANY)) == MANY
-        assert at.worker.responses.total_bytes == 0
-        assert not any(each.session.is_holding for each in at.connections())
-
-
-async def test_unconsumed_tagged_fields_count_as_held(tmp_path: Path) -> None:
-    async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        connection, writer = await await_work(at, ask(1) + ask(2))
-        assert connection.broker is not None
-        assert connection.broker.unconsumed_bytes
-        assert at.worker.responses.total_bytes == connection.broker.unconsumed_bytes
-        writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is closed")
-        assert at.worker.responses.total_bytes == 0

@@ -22,8 +22,8 @@ from fleet.proxy.tls_transport import (
     TlsTransport,
 )
 from tests.certificates import Authority
+from tests.integration.in_process.proxy.test_worker import eventually
 from tests.key_updates import ask_for_new_keys
-from tests.unit.proxy.test_worker import eventually
 
 HOST = "127.0.0.1"
 

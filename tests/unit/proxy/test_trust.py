@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.config import Timing
-from fleet.control.broker_watch import DISCOVERY_MAX_INTERVAL_S, MAX_UNCONFIRMED_BROKERS_LOGGED, BrokerWatch
+from fleet.control.broker_watch import (
+    DISCOVERY_MAX_INTERVAL_S,
+    MAX_UNCONFIRMED_BROKERS_LOGGED,
+    BrokerWatch,
+)
 from fleet.core.model import Broker, is_address
 from fleet.proxy.addresses import AddressSource
 from tests.unit.control.test_broker_watch import (
@@ -31,18 +33,6 @@ from tests.unit.control.test_broker_watch import (
     until,
 )
 from tests.unit.proxy.test_addresses import DIRECTORY
-from tests.unit.proxy.test_worker import (
-    METADATA,
-    ControlScript,
-    broker_script,
-    eventually,
-    fetch,
-    metadata,
-    read_frame,
-    request,
-    response,
-)
-from tests.unit.proxy.test_worker import running as running_worker
 
 __all__ = ["cluster"]
 
@@ -51,58 +41,6 @@ MOVED_B1 = Broker(1, "evil.example", 9220, "a")
 
 
 # ---- in a worker
-
-
-async def test_seen_address_is_not_dialed_for_its_identity(tmp_path: Path) -> None:
-    async with (
-        broker_script() as one,
-        broker_script() as evil,
-        running_worker(tmp_path, [one.port], upstream_connect_timeout_s=0.3) as served,
-    ):
-        served.worker.apply(served.directory([one]))
-        one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", evil.port)]
-        reader, writer = await served.connect(1)
-        writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
-        await read_frame(reader)
-        other_reader, other_writer = await served.connect(2)
-        other_writer.write(fetch(2))
-        assert await other_reader.read() == b""
-        assert evil.accepted == 0
-        writer.close()
-        other_writer.close()
-
-
-async def test_seen_address_does_not_replace_a_known_address(tmp_path: Path) -> None:
-    async with (
-        broker_script() as one,
-        broker_script() as evil,
-        running_worker(tmp_path, [one.port]) as served,
-    ):
-        served.worker.apply(served.directory([one]))
-        one.known = [Broker(1, "127.0.0.1", evil.port)]
-        for number in range(2):
-            reader, writer = await served.connect(1)
-            writer.write(request(METADATA, 1, number, struct.pack(">i", -1)))
-            assert (
-                await read_frame(reader)
-                == response(number, metadata([Broker(1, "proxy1.example", 9101)]))[4:]
-            )
-            writer.close()
-        candidates = served.worker._upstreams.candidates(0.0)
-        assert [each.endpoint.port for each in candidates] == [one.port]
-        assert evil.accepted == 0
-
-
-async def test_waiting_client_makes_control_look_for_its_broker(tmp_path: Path) -> None:
-    control = ControlScript(tmp_path / "control.sock")
-    await control.start()
-    async with broker_script() as one, running_worker(tmp_path, [one.port]) as served:
-        await eventually(lambda: control.channels, "hello")
-        _, writer = await served.connect(2)
-        writer.write(fetch(1))
-        await eventually(lambda: control.unknown() == {2}, "control gets the request")
-        writer.close()
-        control.die()
 
 
 @pytest.mark.parametrize(
@@ -212,9 +150,9 @@ async def test_known_address_in_a_response_asks_nothing(cluster: Cluster) -> Non
     timing = Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)
     watch = BrokerWatch(settings(timing), Changes())
     async with running(watch):
-        await until(lambda: watch.listed == (B1,) and not watch._discovery_requested.is_set())
+        await until(lambda: watch.listed == (B1,) and not watch.discovery_requested.is_set())
         watch.on_brokers_seen([B1])
-        assert not watch._discovery_requested.is_set()
+        assert not watch.discovery_requested.is_set()
 
 
 async def test_unknown_broker_is_requested_until_it_is_known(cluster: Cluster) -> None:
@@ -226,7 +164,7 @@ async def test_unknown_broker_is_requested_until_it_is_known(cluster: Cluster) -
         await until(lambda: len(cluster.asked) >= 3)
         cluster.listed = (B1, B2)
         await until(lambda: watch.listed == (B1, B2))
-        assert watch._awaited_until_s == {}
+        assert watch.awaited_until_s == {}
 
 
 async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> None:
@@ -235,7 +173,7 @@ async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> Non
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     watch.confirm([B1])
     async with running(watch):
-        await until(lambda: len(cluster.asked) == 1 and watch._no_metadata)
+        await until(lambda: len(cluster.asked) == 1 and watch.no_metadata)
         watch.on_brokers_seen([EVIL])
         watch.on_brokers_requested([2])
         await asyncio.sleep(0.3)
@@ -250,7 +188,7 @@ async def test_without_metadata_only_configured_addresses_count(
     watch = BrokerWatch(settings(SELDOM), Changes())
     named = Broker(7, BOOTSTRAP.host.upper(), BOOTSTRAP.port)
     async with running(watch):
-        await until(lambda: watch._no_metadata)
+        await until(lambda: watch.no_metadata)
         watch.on_brokers_seen([EVIL, named, Broker(8, BOOTSTRAP.host, BOOTSTRAP.port + 1)])
         watch.on_brokers_seen([EVIL])
         assert watch.known == {7: named}

@@ -82,7 +82,7 @@ def test_answers_to_an_earlier_reset_are_not_used() -> None:
     rejoin.record_answer(
         "p2", {"reset": "one", "term": 1, "last_log_index": 0, "leads": False, "rejoining": False}
     )
-    assert not rejoin._terms, "answers of an earlier reset do not count"
+    assert not rejoin.terms, "answers of an earlier reset do not count"
 
 
 def test_the_mark_outlives_a_restart(tmp_path: Path) -> None:

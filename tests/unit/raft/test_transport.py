@@ -665,7 +665,7 @@ class TestDistrust:
         judge.transport.begin_rejoin("one")
         assert judge.transport.rejoin is not None
         judge.receive("p2", **{**STATEMENT, "reset": "one"}, term=9, standing=NEW.pack())
-        assert not judge.transport.rejoin._terms
+        assert not judge.transport.rejoin.terms
 
     def test_restart_of_an_own_replica_judges_again_by_any_message(
         self, harness: Harness, tmp_path: Path

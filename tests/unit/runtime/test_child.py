@@ -26,7 +26,7 @@ from fleet.config.settings import (
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.runtime import child as process
 from fleet.runtime.child import ChildSpec, ListenerFd
-from tests.unit.proxy.test_worker import eventually
+from tests.integration.in_process.proxy.test_worker import eventually
 
 MEMBER = MemberSettings(
     proxy_id="p1",

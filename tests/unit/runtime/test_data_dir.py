@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -188,7 +187,7 @@ def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSet
 def test_fix_for_a_folder_of_root_keeps_it_writable(mode: int, group: int, fix: str) -> None:
     """As volumes of k3s and kind, and an ``emptyDir`` with ``fsGroup``: pods cannot change their modes."""
     info = os.stat_result((stat.S_IFDIR | mode, 1, 1, 2, 0, group, 0, 0, 0, 0))
-    with pytest.raises(data_dir._Refusal) as caught:
+    with pytest.raises(data_dir.Refusal) as caught:
         data_dir.check_root(Path("/volume"), info, User(STRANGER, frozenset({STRANGER})))
     assert f"run as root: {fix}, or configure a folder below it" in str(caught.value)
 
@@ -197,15 +196,15 @@ def test_group_of_a_volume_is_accepted_for_its_members_alone(tmp_path: Path) -> 
     tmp_path.chmod(0o2770)
     info, uid = tmp_path.stat(), os.geteuid()
     assert data_dir.check_root(tmp_path, info, User(uid, frozenset({info.st_gid}))) == info.st_gid
-    with pytest.raises(data_dir._Refusal, match=f"group {info.st_gid} may write there"):
+    with pytest.raises(data_dir.Refusal, match=f"group {info.st_gid} may write there"):
         data_dir.check_root(tmp_path, info, User(uid, frozenset({info.st_gid + 1})))
 
 
 def test_path_of_another_user_is_refused_and_both_are_named(tmp_path: Path) -> None:
     info, stranger = tmp_path.stat(), User(STRANGER, frozenset())
-    with pytest.raises(data_dir._Refusal) as caught:
+    with pytest.raises(data_dir.Refusal) as caught:
         data_dir.check_entry(tmp_path, info, stranger, None)
-    owner = data_dir._user_name(os.geteuid())
+    owner = data_dir.user_name(os.geteuid())
     assert f"belongs to user {owner}, but must belong to {STRANGER}, the user of this process" in str(
         caught.value
     )
@@ -394,20 +393,6 @@ def assert_migrated(member: MemberSettings, files: Mapping[str, bytes] = FORMER)
     for name in LINKS:
         assert os.readlink(member.data_dir / name) == f"member/{name}"
     assert mode_of(member.private_dir) & 0o777 == 0o700
-
-
-def test_files_of_previous_release_are_moved(member: MemberSettings) -> None:
-    fill(member.data_dir, {**FORMER, "events.sqlite-journal": b"half", "notes": b"the operator's"})
-    stale = socket.socket(socket.AF_UNIX)
-    stale.bind(str(member.data_dir / "control.sock"))
-    stale.close()
-    start(member)
-    assert_migrated(member)
-    assert (member.private_dir / "events.sqlite-journal").read_bytes() == b"half"
-    left = {path.name for path in member.data_dir.iterdir()}
-    assert left == {"member", "lock", "notes", *LINKS}
-    start(member)
-    assert_migrated(member)
 
 
 class _Interrupted(BaseException):

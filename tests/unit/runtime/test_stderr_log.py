@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pytest
 
 from fleet.runtime.stderr_log import MAX_QUEUED_LINES, LineFormatter, NeverBlockingHandler
-from tests.unit.proxy.test_worker import LIMIT_S
+from tests.integration.in_process.proxy.test_worker import LIMIT_S
 
 Stall: TypeAlias = Callable[[ExitStack], int]
 LINES = 3 * MAX_QUEUED_LINES
@@ -148,11 +148,11 @@ def test_record_that_cannot_be_formatted_is_counted(pipe: tuple[int, NeverBlocki
 def test_descriptor_that_does_not_block_gets_every_line(pipe: tuple[int, NeverBlockingHandler]) -> None:
     """Another process on the same terminal may have set this mode."""
     reading, handler = pipe
-    os.set_blocking(handler._fd, False)
+    os.set_blocking(handler.fd, False)
     text = "y" * 4_000
     with open(os.dup(reading), encoding="utf-8") as lines:
         logged = 0
-        while handler._lines.qsize() < 5:  # the pipe has no more room
+        while handler.lines.qsize() < 5:  # the pipe has no more room
             log(handler, text)
             logged += 1
         assert [next(lines) for _ in range(logged)] == [f"{text}\n"] * logged

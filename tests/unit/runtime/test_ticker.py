@@ -11,7 +11,7 @@ import pytest
 
 from fleet.runtime import timerfd
 from fleet.runtime.ticker import PeriodicCallback, until_tick
-from tests.unit.proxy.test_worker import LIMIT_S, eventually
+from tests.integration.in_process.proxy.test_worker import LIMIT_S, eventually
 
 
 @pytest.fixture(params=["a timer of the kernel", "one of the loop"])

@@ -9,7 +9,7 @@ from fleet.control.process import IDENTITY_HANDOVER_SHARE
 from fleet.runtime import child, sockets
 from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.runtime.supervisor import HANDOVER_SHARE
-from tests.unit.runtime.test_supervisor import LIMIT_S, ROOT, make_settings
+from tests.integration.in_process.runtime.test_supervisor import LIMIT_S, ROOT, make_settings
 
 BROKEN_RAFT = """
 import threading

@@ -259,11 +259,11 @@ class TestForgetting:
 
 def remembers_all(judge: Member, voter: Member) -> bool:
     """Whether one voter knows the newest standing of another."""
-    knowing, known = judge.node._replica, voter.node._replica
-    if knowing is None or known is None or known._journal is None or known._journal._pending:
+    knowing, known = judge.node.replica, voter.node.replica
+    if knowing is None or known is None or known.journal is None or known.journal.pending:
         return False
-    memory = knowing.transport._memory
-    return memory is not None and memory.newest(voter.me) == known._journal.standing
+    memory = knowing.transport.memory
+    return memory is not None and memory.newest(voter.me) == known.journal.standing
 
 
 class TestCommitting:
@@ -333,7 +333,7 @@ class TestCommitting:
         def fail(*_arguments: object) -> None:
             raise RuntimeError("a fault of control")
 
-        fleet.members["p1"].node._on_change = fail
+        fleet.members["p1"].node.on_change = fail
         assert (await fleet.members["p1"].commit(fleet.seen(1))).applied
         await until(lambda: "a fault of control" in caplog.text)
 
@@ -406,7 +406,7 @@ class TestProposals:
         node = fleet.members["p1"].node
         future = node.propose(fleet.seen(1), 0.05)
         future.cancel()
-        await until(lambda: not len(node._proposals))
+        await until(lambda: not len(node.proposals))
         assert node.status.journal_error is None
 
     async def test_a_stop_ends_the_wait(self, fleet: Fleet) -> None:
@@ -601,7 +601,7 @@ class TestShapes:
     async def test_single_voter_commits_without_waiting_for_a_tick(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=1)
         member = Member(fleet, "p1")
-        object.__setattr__(member.node._settings, "tick_s", 0.3)
+        object.__setattr__(member.node.settings, "tick_s", 0.3)
         fleet.members["p1"] = member
         member.node.start()
         await until(lambda: member.node.status.role == "leader")
@@ -615,9 +615,9 @@ class TestShapes:
         fleet = Fleet(tmp_path, voters=1)
         await fleet.start()
         node = (await fleet.settled()).node
-        await until(lambda: node._wait_s() > node._settings.tick_s)
+        await until(lambda: node.next_wait_s() > node.settings.tick_s)
         await fleet.close()
-        assert node._wait_s() == node._settings.tick_s, "the replica is closed"
+        assert node.next_wait_s() == node.settings.tick_s, "the replica is closed"
 
     async def test_two_voters_need_both(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=2)
@@ -729,10 +729,10 @@ class TestABrokenDisk:
         await fleet.start()
         leader = await fleet.settled()
         await leader.commit(fleet.own(0, 7))
-        replica = leader.node._replica
+        replica = leader.node.replica
         assert replica is not None
         monkeypatch.setattr(replica.log, "doTick", lambda _wait_s: 1 / 0)
-        await until(lambda: leader.node._replica not in (None, replica))
+        await until(lambda: leader.node.replica not in (None, replica))
         await fleet.settled()
 
         assert "ZeroDivisionError" in caplog.text
@@ -751,12 +751,12 @@ class TestABrokenDisk:
         with path.open("r+b") as file:  # the commit index on disk cannot be read
             file.seek(16)
             file.write(bytes(4))
-        replica = follower.node._replica
+        replica = follower.node.replica
         assert replica is not None
         monkeypatch.setattr(replica.log, "doTick", lambda _wait_s: 1 / 0)
-        await until(lambda: follower.node._replica not in (None, replica))
+        await until(lambda: follower.node.replica not in (None, replica))
         await until(lambda: follower.node.status.journal_error is None)
-        reopened = follower.node._replica
+        reopened = follower.node.replica
         assert reopened is not None
         assert reopened.log.raftLastApplied == 1, "the commit index must be learned again"
         assert follower.node.state.generation == 1

@@ -19,10 +19,10 @@ from fleet.cli import top
 from fleet.core.errors import AdminError
 from fleet.core.takeover import Moment
 from fleet.tls.access import OPEN, Access
+from tests.integration.in_process.admin.test_server import listening
 from tests.tools.test_schemas import live_sample
 from tests.unit.admin.sample_snapshot import Source, view
 from tests.unit.admin.test_live import counts
-from tests.unit.admin.test_server import listening
 
 LIMIT_S = 30.0
 
@@ -62,7 +62,7 @@ async def test_once_waits_for_the_rates_of_all_members() -> None:
         return {"p2": p2}
 
     async with asyncio.timeout(LIMIT_S), member_at(Ticking(), late) as url:
-        document = await top._first_with_rates((url,), OPEN)
+        document = await top.first_with_rates((url,), OPEN)
     # The first update has no counts, or counts without a rate, or no counts of p2.
     assert document.rates_known
     assert {each.rated for each in document.rate_sources} >= {True}
@@ -73,7 +73,7 @@ async def test_once_fails_without_rates_in_time(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(top, "ONCE_TIMEOUT_S", 5.0)
     async with asyncio.timeout(LIMIT_S), member_at(Source()) as url:
         with pytest.raises(AdminError, match=r"p1 has no traffic rates of (any member|p1) within 5"):
-            await top._first_with_rates((url,), OPEN)
+            await top.first_with_rates((url,), OPEN)
 
 
 async def test_once_fails_without_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +81,13 @@ async def test_once_fails_without_an_update(monkeypatch: pytest.MonkeyPatch) -> 
     sock = listening()
     with sock, pytest.raises(AdminError, match="no member has sent an update within"):
         async with asyncio.timeout(LIMIT_S):
-            await top._first_with_rates((f"http://127.0.0.1:{sock.getsockname()[1]}",), OPEN)
+            await top.first_with_rates((f"http://127.0.0.1:{sock.getsockname()[1]}",), OPEN)
 
 
 async def test_once_counts_again_after_a_change_of_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clocks of two machines were subtracted from each other: the rates seemed to be known at once."""
     seen: list[LiveDocument] = []
-    updates = top._updates
+    updates = top.updates
 
     async def remembering(urls: tuple[str, ...], access: Access) -> AsyncIterator[LiveDocument]:
         async for document in updates(urls, access):
@@ -96,11 +96,11 @@ async def test_once_counts_again_after_a_change_of_member(monkeypatch: pytest.Mo
                 await first.aclose()
             yield document
 
-    monkeypatch.setattr(top, "_updates", remembering)
+    monkeypatch.setattr(top, "updates", remembering)
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as first:
         one = await first.enter_async_context(member_at(Ticking()))
         async with member_at(Ticking(me="p3", ahead_s=1000.0)) as other:
-            document = await top._first_with_rates((one, other), OPEN)
+            document = await top.first_with_rates((one, other), OPEN)
     assert seen[0].ownership.proxy_id == "p1"
     assert document.ownership.proxy_id == "p3"
     assert document.rates_known
@@ -116,7 +116,7 @@ async def test_silence_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         def show(document: LiveDocument, silent_s: float) -> None:
             shown.append((document, silent_s))
 
-        watching = asyncio.create_task(top._show((url,), OPEN, show))
+        watching = asyncio.create_task(top.show_updates((url,), OPEN, show))
         await until(lambda: len(shown) > 0)
         assert shown[0][1] == 0.0
         await member.aclose()
@@ -133,13 +133,13 @@ async def test_start_without_any_member_fails() -> None:
     sock.close()
     async with asyncio.timeout(LIMIT_S):
         with pytest.raises(AdminError, match="no member answered"):
-            await top._show((url,), OPEN, lambda document, silent_s: None)
+            await top.show_updates((url,), OPEN, lambda document, silent_s: None)
 
 
 def test_pipe_gets_only_documents(capsys: pytest.CaptureFixture[str]) -> None:
     document = live_sample()
     for silent_s in (0.0, 1.0, 4.0):
-        top._print_line(document, silent_s)
+        top.print_line(document, silent_s)
     out = capsys.readouterr()
     assert out.out == LIVE.encode(document).decode() + "\n"
     assert out.err == "no update for 4.0 s\n"

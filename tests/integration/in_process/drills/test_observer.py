@@ -10,8 +10,8 @@ from fleet.admin.server import serve
 from fleet.config.file import load
 from fleet.drills.workload.observer import Observer
 from fleet.drills.workload.waiting import eventually
+from tests.integration.in_process.admin.test_server import listening
 from tests.unit.admin.sample_snapshot import Source
-from tests.unit.admin.test_server import listening
 from tests.unit.config.test_file import tree
 
 

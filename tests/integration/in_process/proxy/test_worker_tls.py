@@ -23,7 +23,7 @@ from fleet.proxy import counters, tls_server
 from fleet.proxy.host import State
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority, Pair
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_worker import (
     DATA_BYTES,
     FETCH,
     LIMIT_S,
@@ -294,7 +294,7 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
         _, writer = await at.connect(1, trusting(authority))
         writer.write(produce(1, acks=0))
         writer.close()  # both come with one read
-        await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
+        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
         assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")

@@ -58,7 +58,7 @@ from tests.certificates import Authority
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT_S = 30.0
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 10, 16, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
@@ -235,7 +235,7 @@ class Running:
         return await asyncio.open_connection("127.0.0.1", self.ports[broker_id], limit=MIB, ssl=tls)
 
     def connections(self) -> list[ClientConnection]:
-        return [each for served in self.worker._connections.values() for each in served]
+        return [each for served in self.worker.connections.values() for each in served]
 
 
 def make_spec(
@@ -308,11 +308,11 @@ async def running(
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
     try:
-        await eventually(lambda: task.done() or len(running._servers) == len(sockets), "the worker listens")
+        await eventually(lambda: task.done() or len(running.servers) == len(sockets), "the worker listens")
         yield Running(running, stop, task, ports, spec.member.advertised(spec.settings), spec)
     finally:
         stop.set()
-        for served in list(running._connections.values()):
+        for served in list(running.connections.values()):
             for each in list(served):
                 each.transport.abort()
         async with asyncio.timeout(LIMIT_S):
@@ -383,10 +383,10 @@ async def test_sockets_have_nodelay_and_broker_keep_alive(
         for transport in (connection.transport, connection.broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        at.worker._limiter.enforce(0.0)
+        at.worker.limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # the connection is too young
         monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", -1.0)
-        at.worker._limiter.enforce(0.0)
+        at.worker.limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
@@ -472,7 +472,7 @@ async def test_refused_first_bytes_are_named_in_the_log(
         reader, writer = await at.connect(1)
         if cut:
             writer.write(first_bytes[:cut])
-            await eventually(lambda: any(each._unconsumed for each in at.connections()), "what came is kept")
+            await eventually(lambda: any(each.unconsumed for each in at.connections()), "what came is kept")
         writer.write(first_bytes[cut:])
         assert await ends(reader) == b""
         writer.close()
@@ -995,13 +995,13 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> 
 def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Delay connections to brokers until the event is set."""
     released = asyncio.Event()
-    connect = at.worker._dialer.connect
+    connect = at.worker.dialer.connect
 
     async def held(connection: ClientConnection, candidate: upstream.Candidate) -> None:
         await released.wait()
         await connect(connection, candidate)
 
-    monkeypatch.setattr(at.worker._dialer, "connect", held)
+    monkeypatch.setattr(at.worker.dialer, "connect", held)
     return released
 
 
@@ -1042,7 +1042,7 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
         writer.write_eof()
-        await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
+        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
         assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         assert await ends(reader) == b""
@@ -1061,7 +1061,7 @@ async def test_request_cut_off_during_the_dial_is_counted(
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=1, records_bytes=100)[:-1])
         writer.write_eof()
-        await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
+        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
         released.set()
         assert await ends(reader) == b""
         assert at.worker.snapshot().errors == {"truncated": 1}
@@ -1074,16 +1074,16 @@ async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: 
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "the bytes wait")
+        await eventually(lambda: [len(each.queue) for each in at.connections()] == [1], "the bytes wait")
         (connection,) = at.connections()
         assert connection.transport.is_reading()
         writer.write(produce(2, acks=0))
-        await eventually(lambda: len(connection._queue) == 2, "the second waits, too")
+        await eventually(lambda: len(connection.queue) == 2, "the second waits, too")
         assert not connection.transport.is_reading()
         writer.write(produce(3, acks=0))
         await writer.drain()
         await eventually(lambda: unread_bytes(connection.transport), "the third is left in the kernel")
-        assert len(connection._queue) == 2
+        assert len(connection.queue) == 2
         released.set()
         await eventually(
             lambda: one.requests == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all requests"
@@ -1101,7 +1101,7 @@ async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> 
         sent = produce(1, acks=0)
         writer.write(sent[:5])
         await eventually(
-            lambda: [each for each in at.connections() if each._unconsumed],
+            lambda: [each for each in at.connections() if each.unconsumed],
             "a part of the request has arrived",
         )
         at.connections()[0].move(LIMIT_S, LIMIT_S)
@@ -1118,13 +1118,13 @@ async def test_move_waits_for_a_slow_dial(
 ) -> None:
     """Found by reading: acks=0 was discarded at the deadline of the move. After the fix, requests with an
     answer had only the rest of another such deadline."""
-    run_out, times, answer_s = ClientConnection._on_drain_deadline, [], 0.2
+    run_out, times, answer_s = ClientConnection.on_drain_deadline, [], 0.2
 
     def counted(connection: ClientConnection) -> None:
         times.append((connection.state, asyncio.get_running_loop().time()))
         run_out(connection)
 
-    monkeypatch.setattr(ClientConnection, "_on_drain_deadline", counted)
+    monkeypatch.setattr(ClientConnection, "on_drain_deadline", counted)
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([refusing_broker if refused else one]))
         released = hold_dials(at, monkeypatch)
@@ -1268,7 +1268,7 @@ FORGETS_NOTHING = """
 import asyncio, sys
 from pathlib import Path
 from fleet.proxy import worker
-from tests.unit.proxy.test_worker import BOOTSTRAP, listening, make_spec
+from tests.integration.in_process.proxy.test_worker import BOOTSTRAP, listening, make_spec
 
 async def run():
     await worker.Worker(make_spec(Path(sys.argv[1]), {BOOTSTRAP: listening()}, [1])).run(asyncio.Event())
@@ -1821,9 +1821,9 @@ async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch
         at.worker.apply(at.directory([one]))
         await eventually(lambda: control.messages, "hello")
         waiting_bytes = 1
-        at.worker._draining = True
-        at.worker._control_channel.send_counters()
-        at.worker._control_channel.send_counters()
+        at.worker.is_draining = True
+        at.worker.control_channel.send_counters()
+        at.worker.control_channel.send_counters()
         assert not control.counted()
         waiting_bytes = 0
         await eventually(lambda: control.counted() and control.counted()[-1].draining, "the drain")

@@ -290,7 +290,7 @@ async def test_invalid_message_closes_only_its_channel(caplog: pytest.LogCapture
     async with control() as made:
         sane = await made.connect(Hello(1, 101))
         mad = await made.connect(Hello(0, 100))
-        mad._writer.write(b"{}\n")
+        mad.writer.write(b"{}\n")
         assert await received(mad) is None
         await until(lambda: made.workers.connected == 1)
         sane.send(counters(produced=1))
@@ -314,7 +314,7 @@ async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixtu
 async def test_a_stop_ends_every_connection() -> None:
     async with control() as made:
         greeted, silent = await made.connect(Hello(0, 100)), await made.connect()
-        await until(lambda: len(made.workers._channels) == 2)
+        await until(lambda: len(made.workers.channels) == 2)
         await made.workers.stop()
         assert await received(greeted) is None
         assert await received(silent) is None

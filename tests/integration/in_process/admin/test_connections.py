@@ -24,9 +24,9 @@ from fleet.config.secrets import Secret
 from fleet.core.log_limit import LogLimit
 from fleet.tls import admin
 from fleet.tls.tokens import Gate
+from tests.integration.in_process.admin.test_server import READ, WRITE, listening
+from tests.integration.in_process.tls.test_admin import secured
 from tests.unit.admin.sample_snapshot import Source
-from tests.unit.admin.test_server import READ, WRITE, listening
-from tests.unit.tls.test_admin import secured
 
 HOST, OTHER_HOST = "127.0.0.1", "127.0.0.2"
 LIMIT_S = 60.0
@@ -450,7 +450,7 @@ async def test_malformed_request_is_logged_once_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""
-    (once,) = connections._REQUEST_LOG.filters
+    (once,) = connections.REQUEST_LOG.filters
     monkeypatch.setattr(once, "_limit", LogLimit(connections.LOG_INTERVAL_S))
     await address.serve()
     for _ in range(3):

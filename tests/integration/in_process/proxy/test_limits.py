@@ -25,7 +25,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.runtime.ipc import BOOTSTRAP
 from fleet.runtime.outbound import Resolver
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_worker import (
     DATA_BYTES,
     LIMIT_S,
     BrokerScript,
@@ -85,10 +85,10 @@ async def require_served(client: Client, number: int) -> None:
 
 async def swept(at: Running, seconds: int) -> None:
     """Advance the clock of sweeps by a number of seconds."""
-    limiter: ConnectionLimiter = at.worker._limiter
+    limiter: ConnectionLimiter = at.worker.limiter
     for _ in range(seconds):
-        limiter._sweep_clock_s += 1.0
-        limiter.enforce(limiter._sweep_clock_s)
+        limiter.sweep_clock_s += 1.0
+        limiter.enforce(limiter.sweep_clock_s)
         await asyncio.sleep(0)
 
 
@@ -322,13 +322,13 @@ async def test_time_does_not_run_while_a_broker_is_dialed(
     tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:
-        released, connect = asyncio.Event(), at.worker._dialer.connect
+        released, connect = asyncio.Event(), at.worker.dialer.connect
 
         async def held(*arguments: object) -> None:
             await released.wait()
             await connect(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(at.worker._dialer, "connect", held)
+        monkeypatch.setattr(at.worker.dialer, "connect", held)
         reader, writer = await at.connect(BROKER)
         writer.write(fetch(1)[:30])
         await eventually(
@@ -352,15 +352,15 @@ async def test_sweeps_are_rare_without_new_clients(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
     async with broker_script() as one, serving(tmp_path, one, limits) as at:
-        limiter: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker.limiter
         old = await at.connect(BROKER)
-        assert limiter._frequent_sweeps is not None
+        assert limiter.frequent_sweeps is not None
         await require_served(old, 1)
-        await eventually(lambda: limiter._frequent_sweeps is None, "no client is new")
+        await eventually(lambda: limiter.frequent_sweeps is None, "no client is new")
         reader, _ = await at.connect(BROKER)
-        assert limiter._frequent_sweeps is not None
+        assert limiter.frequent_sweeps is not None
         assert await ends(reader) == b""
-        await eventually(lambda: limiter._frequent_sweeps is None, "no client is new")
+        await eventually(lambda: limiter.frequent_sweeps is None, "no client is new")
         assert await ends(old[0]) == b""
         assert at.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
 
@@ -370,21 +370,19 @@ async def test_connection_above_a_limit_keeps_sweeps_frequent(
 ) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
-        limiter: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker.limiter
         first = await at.connect(BROKER)
         await require_served(first, 1)
         _, writer = await at.connect(BROKER)
-        await eventually(
-            lambda: limiter._admission.over_limit_count == 1, "the connection is above the limit"
-        )
+        await eventually(lambda: limiter.admission.over_limit_count == 1, "the connection is above the limit")
         (above,) = (each for each in at.connections() if not each.number)
         above.answered = 1  # like a member
-        limiter.enforce(limiter._sweep_clock_s)
-        assert limiter._frequent_sweeps is not None
+        limiter.enforce(limiter.sweep_clock_s)
+        assert limiter.frequent_sweeps is not None
         writer.close()
-        await eventually(lambda: limiter._admission.over_limit_count == 0, "the connection is closed")
-        limiter.enforce(limiter._sweep_clock_s)
-        assert limiter._frequent_sweeps is None
+        await eventually(lambda: limiter.admission.over_limit_count == 0, "the connection is closed")
+        limiter.enforce(limiter.sweep_clock_s)
+        assert limiter.frequent_sweeps is None
 
 
 async def test_answered_member_does_not_keep_sweeps_frequent(
@@ -393,14 +391,14 @@ async def test_answered_member_does_not_keep_sweeps_frequent(
     """Found by review: members keep a connection to each other's workers open forever."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        limiter: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker.limiter
         _, writer = await at.connect(BROKER)
         await eventually(at.connections, "the bytes have arrived")
-        limiter.enforce(limiter._sweep_clock_s)
-        assert limiter._frequent_sweeps is not None
+        limiter.enforce(limiter.sweep_clock_s)
+        assert limiter.frequent_sweeps is not None
         at.connections()[0].answered = 1
-        limiter.enforce(limiter._sweep_clock_s)
-        assert limiter._frequent_sweeps is None
+        limiter.enforce(limiter.sweep_clock_s)
+        assert limiter.frequent_sweeps is None
         writer.close()
 
 
@@ -411,15 +409,15 @@ async def test_client_that_opens_during_a_sweep_counts_as_new(
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     monkeypatch.setattr(guard, "SWEPT_CONNECTIONS_PER_TURN", 1)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        limiter: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker.limiter
         there = [await at.connect(BROKER) for _ in range(3)]
         for number, each in enumerate(there):
             await require_served(each, number)
-        limiter.enforce(limiter._sweep_clock_s)
-        assert limiter._is_sweeping
+        limiter.enforce(limiter.sweep_clock_s)
+        assert limiter.is_sweeping
         limiter.opened(unconnected())
-        await eventually(lambda: not limiter._is_sweeping, "the sweep is over")
-        assert limiter._frequent_sweeps is not None
+        await eventually(lambda: not limiter.is_sweeping, "the sweep is over")
+        assert limiter.frequent_sweeps is not None
 
 
 async def test_new_client_found_by_a_rare_sweep_makes_sweeps_frequent(tmp_path: Path) -> None:
@@ -427,7 +425,7 @@ async def test_new_client_found_by_a_rare_sweep_makes_sweeps_frequent(tmp_path: 
     new = unconnected()
     limiter = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
     limiter.enforce(0.0)
-    assert limiter._frequent_sweeps is not None
+    assert limiter.frequent_sweeps is not None
 
 
 async def test_stopped_sweeps_leave_no_kernel_timer_open(tmp_path: Path) -> None:
@@ -445,11 +443,11 @@ async def test_clock_of_sweeps_stops_while_the_worker_is_frozen(tmp_path: Path) 
     limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
     limiter = ConnectionLimiter(spec.settings, spec.member, list)
-    now_s = limiter._last_sweep_s
+    now_s = limiter.last_sweep_s
     for elapsed_s, every_s, expected_s in ((1.5, 2.0, 1.5), (90.0, 2.0, 3.7), (90.0, 12.0, 16.9)):
         now_s += elapsed_s
-        limiter._advance_clock(now_s, every_s)
-        assert limiter._sweep_clock_s == pytest.approx(expected_s)
+        limiter.advance_clock(now_s, every_s)
+        assert limiter.sweep_clock_s == pytest.approx(expected_s)
 
 
 # ---- quota
@@ -535,7 +533,9 @@ async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> N
     async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
         _, writer = await at.connect(BROKER)
         writer.write(produce(1, acks=0, records_bytes=50 * 4096))
-        await eventually(lambda: [each for each in at.connections() if each._held], "reading has paused")
+        await eventually(
+            lambda: [each for each in at.connections() if each.pause_reasons], "reading has paused"
+        )
         other = await asyncio.open_connection("127.0.0.1", at.ports[BROKER], local_addr=("127.9.9.9", 0))
         for number in range(5):
             await require_served(other, number)
@@ -546,7 +546,7 @@ async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> N
         more.write(produce(2, acks=0))
 
         def unread() -> list[str]:
-            return [each.source for each in at.connections() if each._held & _OVERDRAWN_TO_BROKER]
+            return [each.source for each in at.connections() if each.pause_reasons & _OVERDRAWN_TO_BROKER]
 
         await eventually(lambda: unread() == 2 * ["127.0.0.1"], "reading has paused, too")
         for each in (writer, more, other[1]):
@@ -561,9 +561,9 @@ async def test_quota_of_an_idle_address_is_forgotten(tmp_path: Path, by_hand: No
         client = await at.connect(BROKER)
         await require_served(client, 1)
         await swept(at, 1)
-        assert len(at.worker._limiter._to_broker) == 1
+        assert len(at.worker.limiter.to_broker_quotas) == 1
         client[1].close()
         await eventually(lambda: not at.connections(), "the connection is closed")
         async with asyncio.timeout(LIMIT_S):
-            while at.worker._limiter._to_broker:
+            while at.worker.limiter.to_broker_quotas:
                 await swept(at, 1)

@@ -17,8 +17,8 @@ from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_OVERHEAD_BYTES, Cli
 from fleet.proxy.host import State
 from fleet.proxy.session import MANY_IN_FLIGHT, MAX_REPLIES_PER_READ
 from tests.certificates import Authority
-from tests.unit.proxy.test_limits import swept
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_limits import swept
+from tests.integration.in_process.proxy.test_worker import (
     API_VERSIONS,
     DATA_BYTES,
     LIMIT_S,
@@ -36,7 +36,7 @@ from tests.unit.proxy.test_worker import (
     response,
     running,
 )
-from tests.unit.proxy.test_worker_tls import tls_settings, trusting
+from tests.integration.in_process.proxy.test_worker_tls import tls_settings, trusting
 
 LIST_GROUPS = 16
 UNKNOWN_API_VERSIONS = request(API_VERSIONS, 32767, 1)
@@ -205,7 +205,7 @@ async def test_large_first_request_pauses_reading_while_dialing(
         await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialed")
         (connection,) = at.connections()
         assert not connection.transport.is_reading()
-        assert sum(map(len, connection._queue)) <= DATA_BYTES
+        assert sum(map(len, connection.queue)) <= DATA_BYTES
         released.set()
         async with asyncio.timeout(LIMIT_S):
             assert (await read_frame(reader))[:4] == struct.pack(">i", 1)
@@ -442,6 +442,6 @@ async def test_small_request_behind_replies_keeps_no_large_read(
         _, writer = await at.connect(1)
         writer.write(request(API_VERSIONS, 32767, 1, bytes(3_000)) * 20 + fetch(1))
         await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialed")
-        assert [type(piece) for piece in at.connections()[0]._queue] == [bytes]
+        assert [type(piece) for piece in at.connections()[0].queue] == [bytes]
         released.set()
         writer.close()

@@ -37,7 +37,7 @@ from fleet.runtime.supervisor import (
 )
 
 LIMIT_S = 30.0
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 DRIVER = """
 import ctypes, logging, sys
@@ -409,17 +409,17 @@ def test_late_ping_does_not_shorten_the_time_to_answer(
     supervisor = Supervisor(make_settings(tmp_path, freeze_timeout_s=2.0), "p1")
     reading, asking = os.pipe()
     os.set_blocking(asking, False)
-    child = supervisor._control
+    child = supervisor.control
     child.process = cast("subprocess.Popen[bytes]", SimpleNamespace(pid=0))
     child.lifeline_fd, child.last_beat_s, child.has_beaten = asking, 10.0, True
     killed: list[Child] = []
-    monkeypatch.setattr(supervisor, "_signal", lambda each, _: killed.append(each))
+    monkeypatch.setattr(supervisor, "send_signal", lambda each, _: killed.append(each))
     for now_s in (10.5, 11.95, 12.9):
-        supervisor._ping_silent(now_s)
-        supervisor._kill_frozen(now_s)
+        supervisor.ping_silent(now_s)
+        supervisor.kill_frozen(now_s)
         assert not killed
     assert os.read(reading, 10) == b"?"
-    supervisor._kill_frozen(12.95)
+    supervisor.kill_frozen(12.95)
     assert killed == [child]
     os.close(reading)
     os.close(asking)
@@ -588,7 +588,7 @@ def test_port_of_an_outgoing_connection_is_explained(tmp_path: Path, monkeypatch
     [(1023, "configure a port above 1023"), (9100, "allow this port in the policy of SELinux")],
 )
 def test_forbidden_port_is_explained_by_its_number(port: int, output: str) -> None:
-    assert output in sockets._advice(PermissionError(errno.EACCES, "Permission denied"), port)
+    assert output in sockets.bind_advice(PermissionError(errno.EACCES, "Permission denied"), port)
 
 
 def test_full_disk_is_no_reason_to_remove_the_control_socket(

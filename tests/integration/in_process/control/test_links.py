@@ -367,10 +367,10 @@ class TestHello:
     async def test_strangers_are_limited_in_number(self, network: Network) -> None:
         one = await network.start("p1", hello_timeout_s=60.0)
         strangers = [await network.connect("p1") for _ in range(128)]
-        await until(lambda: len(one.links._strangers) == 128)
+        await until(lambda: len(one.links.strangers) == 128)
         late = await network.connect("p1")
         assert await strangers[0].closed() == b"", "the oldest connection makes room"
-        assert len(one.links._strangers) == 128
+        assert len(one.links.strangers) == 128
         late.link()
         await until(lambda: one.links.connected)
         for stranger in [*strangers, late]:
@@ -384,7 +384,7 @@ class TestHello:
         )
         slow = Stranger(reader, writer)
         strangers = [await network.connect("p1") for _ in range(300)]
-        await until(lambda: len(one.links._strangers) == 128)
+        await until(lambda: len(one.links.strangers) == 128)
         assert await strangers[150].closed() == b""
         slow.link()
         await until(lambda: one.links.connected)
@@ -416,7 +416,7 @@ class TestVoters:
         own, other = digest_voters(["p1", "p2", "p3"]), digest_voters(["p1", "p2", "p4"])
         if dialled:
             await network.start("p1")
-            network.members[0].links._hello = Hello("demo", "p1", 1, voter_digests=(other,))
+            network.members[0].links.hello = Hello("demo", "p1", 1, voter_digests=(other,))
             checking = await network.start("p3", voter_digests=[own])
         else:
             checking = await network.start("p1", voter_digests=[own])
@@ -586,7 +586,7 @@ class TestOnALink:
         stranger = await network.connect("p1")
         stranger.link()
         await until(lambda: one.links.connected)
-        stranger.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        stranger.writer.transport.pause_reading()  # type: ignore[attr-defined]
         sent = 0
         while one.links.send("p3", Kind.RAFT, bytes(1 << 20)):
             sent += 1
@@ -642,7 +642,7 @@ async def test_a_name_that_cannot_be_does_not_end_the_dialling(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialled = 0
-    dial = PeerLinks._dial
+    dial = PeerLinks.dial
 
     async def counted(self: PeerLinks, peer: str) -> object:
         nonlocal dialled
@@ -650,7 +650,7 @@ async def test_a_name_that_cannot_be_does_not_end_the_dialling(
         dialled += 1
         return connection
 
-    monkeypatch.setattr(PeerLinks, "_dial", counted)
+    monkeypatch.setattr(PeerLinks, "dial", counted)
     await network.start("p2", peers={"p1": Endpoint("x" * 70 + ".invalid", 1)}, redial_s=(0.001, 0.002))
     await until(lambda: dialled >= 3)
 
@@ -661,7 +661,7 @@ async def test_failed_link_task_is_reported(network: Network, monkeypatch: pytes
     async def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(PeerLinks, "_dial", fail)
+    monkeypatch.setattr(PeerLinks, "dial", fail)
     two = await network.start("p2")
     await until(lambda: two.broken)
     assert isinstance(two.broken[0], MemoryError)

@@ -28,7 +28,7 @@ from fleet.proxy.splice import MAX_SPLICED_BODIES as MOST_AT_ONCE
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.runtime import sockets
 from tests.certificates import Authority
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_worker import (
     AT_ONCE,
     FETCH,
     LIMIT_S,

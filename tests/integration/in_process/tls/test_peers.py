@@ -29,8 +29,8 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
 from fleet.tls import issuing
 from fleet.tls.peers import PeerTls, check_handshake, explain, make_contexts
+from tests.integration.in_process.control.test_links import Member, Network, Stranger, until
 from tests.integration.relay import Relays
-from tests.unit.control.test_links import Member, Network, Stranger, until
 
 MEMBERS = ("p1", "p2", "p3")
 NOW = datetime.now(UTC)
@@ -79,13 +79,13 @@ def warnings(caplog: pytest.LogCaptureFixture, containing: str) -> list[str]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of bytes passed to the frame reader, for each call."""
     sizes: list[int] = []
-    read = links._Connection.data_received
+    read = links.Connection.data_received
 
-    def reading(connection: links._Connection, data: bytes) -> None:
+    def reading(connection: links.Connection, data: bytes) -> None:
         sizes.append(len(data))
         read(connection, data)
 
-    monkeypatch.setattr(links._Connection, "data_received", reading)
+    monkeypatch.setattr(links.Connection, "data_received", reading)
     return sizes
 
 
@@ -148,7 +148,7 @@ class TestRefusals:
         for reason in reasons:
             logged = warnings(caplog, reason)
             assert len(logged) == len(set(logged)), "each line once"
-        with mock.patch.object(two.links, "_dial", wraps=two.links._dial) as dial:
+        with mock.patch.object(two.links, "dial", wraps=two.links.dial) as dial:
             await until(lambda: dial.await_count >= 3)
         assert len(caplog.records) <= 6, "each retry is not logged"
 
@@ -285,12 +285,12 @@ class TestRefusals:
         silent = [await network.connect("p1") for _ in range(200)]
         two = await network.start("p2", tls=tls(folder, "p2"))
         await until(lambda: one.links.connected and two.links.connected)
-        assert len(one.links._strangers) <= 128
+        assert len(one.links.strangers) <= 128
         for stranger in silent:
             assert await stranger.closed() == b""
             await stranger.close()
 
-        await until(lambda: not one.links._strangers)
+        await until(lambda: not one.links.strangers)
         assert (one.events_seen, two.events_seen) == (["+p2"], ["+p1"])
 
 
