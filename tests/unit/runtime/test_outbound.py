@@ -245,7 +245,7 @@ async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest
     resolver = Resolver(5.0)
     for number in range(5):
         await resolver.find(Endpoint(f"kafka-{number}.example", 9092), LIMIT_S)
-    kept = [resolver.known(Endpoint(f"kafka-{number}.example", 9092)) for number in range(5)]
+    kept = [resolver.cached(Endpoint(f"kafka-{number}.example", 9092)) for number in range(5)]
     assert sum(addresses is not None for addresses in kept) == 3
 
 
