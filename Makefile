@@ -57,6 +57,7 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python -m tools.gen_schemas --check
 	@$(BIN)/python tools/gen_reference.py --check
 	@$(BIN)/python -m tools.module_list --check
+	@$(BIN)/python -m tools.banned_words
 
 unit: ready-test ## Unit and property tests, and those that open sockets without Kafka
 	@$(ALL_CORES) $(UNIT_TESTS) tests/property

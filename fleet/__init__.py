@@ -1,3 +1,3 @@
-"""A fleet of Kafka proxies that agree, by Raft, on who stands for which broker."""
+"""A fleet of Kafka proxies that agree, by Raft, on who owns which broker."""
 
 __version__ = "0.3.0"

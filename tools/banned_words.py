@@ -42,6 +42,10 @@ INSTEAD: Final = {
 }
 """Each banned word or phrase as a regular expression, and what to write instead."""
 
+KEPT: Final = frozenset({"told_by"})
+"""Names that are stored: a field of events in topics, and a column of the pipeline's tables."""
+
+_PART: Final = re.compile(r"\w")
 # A phrase may be broken by the end of a line, with the quote or the comment sign of the next one.
 _GAP: Final = r"""(?:[ \t]|\n|\#|"|'|\*)+"""
 _PATTERN: Final = re.compile(
@@ -65,10 +69,20 @@ def findings(text: str) -> Iterator[Finding]:
     suggestions = tuple(INSTEAD.values())
     for match in _PATTERN.finditer(text):
         number = text.count("\n", 0, match.start())
-        if not EXCUSE.search(lines[number]):
+        if not EXCUSE.search(lines[number]) and _identifier(text, match) not in KEPT:
             group = match.lastindex
             assert group is not None
             yield Finding(number + 1, " ".join(match[0].split()), suggestions[group - 1])
+
+
+def _identifier(text: str, match: re.Match[str]) -> str:
+    """The identifier that a match is a part of."""
+    begin, end = match.span()
+    while begin and _PART.fullmatch(text[begin - 1]):
+        begin -= 1
+    while end < len(text) and _PART.fullmatch(text[end]):
+        end += 1
+    return text[begin:end]
 
 
 def tracked_files() -> list[Path]:

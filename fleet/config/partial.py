@@ -72,6 +72,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ListenerDraft:
+    """A listener of one member. ``wrong_fields`` are present but wrong."""
+
     name: str
     path: Path
     shape: ListenerShape
@@ -122,6 +124,8 @@ class ListenerDraft:
 
 @dataclass(frozen=True, slots=True)
 class MemberDraft:
+    """A member, with its paths made absolute."""
+
     proxy_id: ProxyId
     path: Path
     shape: MemberShape
@@ -147,6 +151,8 @@ class MemberDraft:
 
 @dataclass(frozen=True, slots=True)
 class ListenerTlsDraft:
+    """TLS of the listeners of one name. ``wrong_fields`` are present but wrong."""
+
     name: str
     path: Path
     shape: ListenerTlsShape
@@ -154,15 +160,17 @@ class ListenerTlsDraft:
     wrong_fields: frozenset[str]
 
     def settings(self, base: FilePath) -> ListenerTlsSettings:
-        given = self.shape.model_dump()
+        values = self.shape.model_dump()
         for field in LISTENER_TLS_FILES:
-            if given[field] is not None:
-                given[field] = FilePath(os.path.normpath(base / given[field]))
-        return ListenerTlsSettings(**given, lines=self.lines)
+            if values[field] is not None:
+                values[field] = FilePath(os.path.normpath(base / values[field]))
+        return ListenerTlsSettings(**values, lines=self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
+    """All sections of a file; ``base`` is the folder that relative paths start from."""
+
     top: FleetShape
     identities: IdentitiesShape
     timing: Timing

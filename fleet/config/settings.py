@@ -159,6 +159,8 @@ class ListenerSettings:
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
+    """The settings of one member."""
+
     proxy_id: ProxyId
     rack: str | None
     voter: bool

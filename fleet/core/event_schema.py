@@ -47,7 +47,7 @@ class OwnershipEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId  # words: a field of published events
+    told_by: ProxyId
     generation: int
     broker_id: BrokerId
     before: tuple[ProxyId, ...] | None
@@ -74,7 +74,7 @@ class MemberEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId  # words: a field of published events
+    told_by: ProxyId
     proxy_id: ProxyId
     incarnation: int
     status: MemberStatus
@@ -95,7 +95,7 @@ class LivenessEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId  # words: a field of published events
+    told_by: ProxyId
     proxy_id: ProxyId
     before: Liveness
     after: Liveness
@@ -124,7 +124,7 @@ class TrafficEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId  # words: a field of published events
+    told_by: ProxyId
     listener: str
     broker_id: BrokerId
     at_ms: int
@@ -162,7 +162,7 @@ class ConnectionEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId  # words: a field of published events
+    told_by: ProxyId
     connection: str
     what: ConnectionChange
     why: ConnectionEnd | None

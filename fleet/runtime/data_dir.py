@@ -252,10 +252,10 @@ def _check_writers(path: Path, info: os.stat_result, group: int | None, fix: str
 
 
 def _wrong_owner(path: Path, info: os.stat_result, user: User) -> Refusal:
-    mine, owner = user_name(user.uid), user_name(info.st_uid)
+    current, owner = user_name(user.uid), user_name(info.st_uid)
     return Refusal(
-        f"{path} belongs to user {owner}, but must belong to {mine}, the user of this process; "
-        f"run this as {owner}, or run: chown -R {mine} {shlex.quote(str(path))}"
+        f"{path} belongs to user {owner}, but must belong to {current}, the user of this process; "
+        f"run this as {owner}, or run: chown -R {current} {shlex.quote(str(path))}"
     )
 
 

@@ -21,8 +21,8 @@ class OwnAddresses:
         self._found: dict[tuple[str, int], str] = {}
         self._mine: dict[int, str] = {}
         """Sockets of this member at any host, by port."""
-        mine = None if me is None else settings.members.get(me)
-        machine = None if mine is None else mine.peer.host
+        dialer = None if me is None else settings.members.get(me)
+        machine = None if dialer is None else dialer.peer.host
         for proxy_id, member in settings.members.items():
             is_here = is_loopback(member.peer.host) or member.peer.host == machine
             for listener in member.listeners:

@@ -85,7 +85,7 @@ class PeriodicCallback:
 
 
 def until_tick(now_s: float, every_s: float) -> float:
-    """The time to the next multiple of ``every_s``: from nine tenths before a tick to eleven tenths.
+    """The time to the next multiple of ``every_s``: more than a tenth, at most eleven tenths of it.
 
     Timers are slightly early or late. An early timer has already had its tick, and waits for the next one.
     """

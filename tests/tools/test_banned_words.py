@@ -14,7 +14,7 @@ from tools.banned_words import findings, main, tracked_files
     [
         "the leader is told",
         "def _told(self)",
-        "told_by = 3",
+        "untold_by, told_of = 3",
         "Whoever asks",
         "survivors go around the owner",
         "a drained member stands for nobody",

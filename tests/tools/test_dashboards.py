@@ -170,7 +170,7 @@ def test_the_budget_of_the_dashboard_is_that_of_the_rules() -> None:
 
 def test_every_reason_for_suspicion_is_counted_from_the_start() -> None:
     text = (ROOT / "fleet" / "control" / "detector.py").read_text(encoding="utf-8")
-    (judgement,) = re.findall(r"def _dead\(.*?(?=\n    def )", text, re.DOTALL)
+    (judgement,) = re.findall(r"def _suspicion\(.*?(?=\n    def )", text, re.DOTALL)
     assert set(re.findall(r'return .*?"(\w+)"', judgement)) == set(SUSPICIONS)
 
 
@@ -264,7 +264,7 @@ def test_rules_dashboard_and_pipeline_have_one_objective() -> None:
     assert budgets == {gen_dashboard.BUDGET}
     (option,) = (each for each in pipeline_cli.availability.params if each.name == "objective")
     source = (ROOT / "fleet" / "pipeline" / "batch_audit.py").read_text(encoding="utf-8")
-    written = re.search(r"^OBJECTIVE: Final = (.*)$", source, re.MULTILINE)
+    written = re.search(r"^AVAILABILITY_OBJECTIVE: Final = (.*)$", source, re.MULTILINE)
     assert written is not None
     assert option.default == float(written.group(1)) == 1 - gen_dashboard.BUDGET
 

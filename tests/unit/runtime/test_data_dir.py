@@ -557,7 +557,7 @@ def test_voter_with_lost_journal_requires_a_mark(
         "corrupt",
         "Stop the member, and run `fleet journal reset`.",
     )
-    assert "is missing" in found.survey.refusal
+    assert "does not exist" in found.survey.refusal
     with pytest.raises(StartError, match="which is missing"):
         journal_files.repair(settings, "p1")
 
