@@ -170,8 +170,10 @@ def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
 def test_librdkafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
     topic, file = make_topic(1), tmp_path / "client.conf"
     file.write_text(client_config(fleet, "librdkafka"))
-    said = run(KCAT, "-F", file, "-P", "-t", topic, "-p", "0", stdin="librdkafka")
-    assert "failed" not in said.lower()
+    output = run(KCAT, "-F", file, "-P", "-t", topic, "-p", "0", stdin="librdkafka")
+    # Found: on a new cluster the first idempotent producer retries, while the transaction coordinator loads.
+    failures = [line for line in output.lower().splitlines() if "failed" in line and "retrying" not in line]
+    assert not failures
     assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"librdkafka"]
 
 
