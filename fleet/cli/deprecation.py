@@ -13,9 +13,13 @@ from typing import Any
 import click
 
 
-def warn(old: str, new: str) -> None:
-    """Print one line on standard error: an object that ``--json`` prints on standard output stays whole."""
-    click.echo(f"`{old}` is deprecated; use `{new}`", err=True)
+def warn(ctx: click.Context, old: str, new: str) -> None:
+    """Print one line on standard error: an object that ``--json`` prints on standard output stays whole.
+
+    A shell that completes a command line parses the line, too; then nothing is printed.
+    """
+    if not ctx.resilient_parsing:
+        click.echo(f"`{old}` is deprecated; use `{new}`", err=True)
 
 
 class RenamedOptions(click.Command):
@@ -47,7 +51,7 @@ class RenamedOptions(click.Command):
             name, equals, value = word.partition("=")
             new = self.renamed.get(name)
             if new is not None:
-                warn(name, new)
+                warn(ctx, name, new)
                 name, word = new, f"{new}{equals}{value}"
             yield word
             if not equals and name in with_value:
@@ -86,5 +90,5 @@ class HiddenAlias(RenamedOptions):
         self._names = (old, new)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        warn(*self._names)
+        warn(ctx, *self._names)
         return super().parse_args(ctx, args)

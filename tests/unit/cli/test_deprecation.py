@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from fleet import cli
@@ -51,6 +52,13 @@ def run_sample(*arguments: str) -> tuple[list[Any], str]:
 @pytest.mark.parametrize("arguments", [("--limit-s", "7"), ("--limit-s=7",)])
 def test_old_option_sets_the_new_one_and_warns(arguments: tuple[str, ...]) -> None:
     assert run_sample(*arguments) == ([7.0, None, False, []], warning("--limit-s", "--timeout"))
+
+
+def test_completion_of_a_line_with_old_names_prints_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--scenario", "drain", "--limit-s", "5"]
+    completion = ShellComplete(cli.cli, {}, "fleet", "_FLEET_COMPLETE")
+    found = [each.value for each in completion.get_completions(["chaos", *arguments], "--pict")]
+    assert (found, capsys.readouterr().err) == (["--picture"], "")
 
 
 def test_old_flag_warns() -> None:
