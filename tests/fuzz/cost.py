@@ -21,20 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tests.fuzz.workers import (
-    BROKER_STATES,
-    CLIENT_STATES,
-    LIST_GROUPS,
-    METADATA,
-    READ_BYTES,
-    TLS_STATES,
-    ConnectionHarness,
-    Mode,
-    Usage,
-    WorkerHarness,
-)
-from tests.fuzz.workers import ConnectionState as S
-
 from fleet.core.errors import Peer
 from fleet.proxy.tls_transport import RECORD_BYTES
 from fleet.proxy.wire.primitives import encode_varint
@@ -48,6 +34,19 @@ from tests.fuzz.target import (
     decode_api,
     make_request,
 )
+from tests.fuzz.worker_harness import (
+    BROKER_STATES,
+    CLIENT_STATES,
+    LIST_GROUPS,
+    METADATA,
+    READ_BYTES,
+    TLS_STATES,
+    ConnectionHarness,
+    Mode,
+    Usage,
+    WorkerHarness,
+)
+from tests.fuzz.worker_harness import ConnectionState as S
 from tests.integration.in_process.proxy.test_worker import response
 from tests.property.wire_fleet import produce, request
 from tests.unit.proxy.test_held_responses import (

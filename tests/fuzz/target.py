@@ -126,7 +126,7 @@ def api_code(api: int) -> int:
     return api >> 16 << 8 | min(api & 0xFFFF, 0xFF)
 
 
-def asked(number: int) -> int:
+def decode_api(number: int) -> int:
     """Decode two bytes of an input as an API key and version. Any two bytes give an existing pair."""
     return _APIS_BY_CODE.get(number, ANSWERED_APIS[number % len(ANSWERED_APIS)])
 
@@ -267,7 +267,7 @@ def _acks(frame: bytes, version: int) -> int:
 def _check_broker(data: bytes, flags: int, cuts: int) -> None:
     if len(data) < 4:
         return
-    first, second = (asked(each) for each in struct.unpack_from(">HH", data))
+    first, second = (decode_api(each) for each in struct.unpack_from(">HH", data))
     raw = data[4:]
     if flags & FRAMED:
         raw = struct.pack(">ii", len(raw) + 4, 1) + raw
@@ -364,7 +364,7 @@ def _decoded(form: Form, frame: bytes) -> Values | None:
         if form.flexible and form.api != MESSAGES[API_VERSIONS].name:
             reader.message(_NO_FIELDS)
         values = reader.message(form)
-        reader.end()
+        reader.check_end()
     except (AssertionError, UnicodeDecodeError):
         return None
     return values

@@ -10,8 +10,6 @@ from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
-from tests.fuzz.workers import CLIENT_STATES, MODES, READ_BYTES, Mode, Usage, WorkerHarness
-from tests.fuzz.workers import ConnectionState as S
 
 from fleet.proxy import connection, counters, rewriter, session, tls_transport
 from fleet.proxy.broker_connection import BrokerConnection
@@ -36,6 +34,8 @@ from tests.fuzz.cost import (
 )
 from tests.fuzz.seeds import seeds
 from tests.fuzz.target import ANSWERED_APIS, make_request
+from tests.fuzz.worker_harness import CLIENT_STATES, MODES, READ_BYTES, Mode, Usage, WorkerHarness
+from tests.fuzz.worker_harness import ConnectionState as S
 from tests.property.wire_fleet import small_slices
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.interpreted]

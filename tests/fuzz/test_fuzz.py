@@ -37,7 +37,7 @@ def failures(corpus: list[bytes]) -> dict[str, set[str]]:
         try:
             target.check(data)
         except Exception as error:
-            found.setdefault(type(error).__name__, set()).add(MESSAGES[target.asked(number) >> 16].name)
+            found.setdefault(type(error).__name__, set()).add(MESSAGES[target.decode_api(number) >> 16].name)
     return found
 
 
@@ -49,7 +49,7 @@ def corpus() -> list[bytes]:
 def test_seeds_are_of_every_key_and_version_both_ways(corpus: list[bytes]) -> None:
     asked = {struct.unpack_from(">HH", data, 6) for data in corpus if data[0] == CLIENT}
     answers = [data for data in corpus if data[0] == BROKER | FRAMED]
-    answered = {target.asked(*struct.unpack_from(">H", data, 2)) for data in answers}
+    answered = {target.decode_api(*struct.unpack_from(">H", data, 2)) for data in answers}
     assert asked >= {(api >> 16, api & 0xFFFF) for api in RESPONSE_LAYOUTS}
     assert answered >= RESPONSE_LAYOUTS.keys()
 
@@ -92,7 +92,7 @@ def test_fuzz_finds_an_unexpected_exception(corpus: list[bytes], monkeypatch: py
 def test_guided_by_coverage_nothing_is_found(tmp_path: Path) -> None:
     progress: list[str] = []
     result: Result = fuzz(INPUT_COUNT, 2, SEED, tmp_path, progress.append)
-    assert result.read_finds == [], progress
+    assert result.finds == [], progress
     assert result.inputs >= INPUT_COUNT
     assert result.corpus > 0
     assert result.features > 2_000

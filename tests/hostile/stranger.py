@@ -35,7 +35,7 @@ from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.workload.history import Event, Record
 from tests.certificates import Authority
-from tests.chaos.harness import sampling
+from tests.chaos.harness import at_work
 from tests.chaos.seeded.report import Measures, measures
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.chaos.trees import Tree
@@ -339,7 +339,7 @@ def run(
             rate_per_s=WORKLOAD_RATE_PER_S,
         )
         try:
-            with sampling([client], kafka):
+            with at_work([client], kafka):
                 say(f"{ATTACKED_ID} owns the identity of broker {broker_id}, which leads all of the workload")
                 StrangerRun(fleet, broker_id, result, say).play(turns, focus, min(WARM_UP_S, seconds / 4))
         except (AssertionError, FleetError) as error:

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
+from tests.conformance.real import NO_ID, Request, Route, fetch_request, produce_request
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions
 from tests.integration.clients import Load, wait_for
@@ -41,8 +41,8 @@ MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
-def way(fleet: LocalFleet) -> Iterator[Way]:
-    made = Way(advertised(fleet), definitions())
+def route(fleet: LocalFleet) -> Iterator[Route]:
+    made = Route(advertised(fleet), definitions())
     yield made
     made.close()
 
@@ -54,8 +54,8 @@ def topic_named(topic: str) -> Request:
 class Mover:
     """Moves the leader of every partition of a topic on to the next of its replicas, through the fleet."""
 
-    def __init__(self, way: Way, topic: str) -> None:
-        self._way = way
+    def __init__(self, route: Route, topic: str) -> None:
+        self._way = route
         self._topic = topic
         self._replicas = {each["PartitionIndex"]: each["ReplicaNodes"] for each in self._partitions()}
 
@@ -92,10 +92,10 @@ class Mover:
 @pytest.fixture(scope="module")
 def led(fleet: LocalFleet, make_topic: MakeTopic) -> Iterator[tuple[Mover, str]]:
     """A topic under load whose leaders can be moved."""
-    topic, way = make_topic(PARTITIONS), Way(advertised(fleet), definitions())
+    topic, route = make_topic(PARTITIONS), Route(advertised(fleet), definitions())
     with Load(fleet.bootstrap(), topic, PARTITIONS) as load:
-        yield Mover(way, topic), topic
-    way.close()
+        yield Mover(route, topic), topic
+    route.close()
     assert load.failures == load.errors == []
 
 
@@ -122,10 +122,10 @@ def far(kafka: KafkaCluster, relays: Relays, tmp_path: Path) -> Iterator[LocalFl
 
 
 def test_producer_learns_the_new_leader(
-    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, route: Route, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(PARTITIONS)
-    mover = Mover(way, topic)
+    mover = Mover(route, topic)
     with relays.recording() as recording, Load(fleet.bootstrap(), topic, PARTITIONS) as load:
 
         def was_told() -> bool:
@@ -142,21 +142,21 @@ def test_producer_learns_the_new_leader(
 
 
 def test_consumer_learns_the_new_leader(
-    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, route: Route, make_topic: MakeTopic
 ) -> None:
     """The producer beside it knows the brokers: what is recorded are answers to Fetch."""
     topic = make_topic(PARTITIONS)
     with relays.recording() as recording:
-        follow(fleet, kafka, Mover(way, topic), topic, lambda: told(recording))
+        follow(fleet, kafka, Mover(route, topic), topic, lambda: told(recording))
 
 
 def test_consumer_retries_where_the_fleets_addresses_do_not_fit(
-    far: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+    far: LocalFleet, kafka: KafkaCluster, relays: Relays, route: Route, make_topic: MakeTopic
 ) -> None:
     """They are longer than the brokers': padding takes their place, and the client asks for Metadata."""
     topic = make_topic(PARTITIONS)
     with relays.recording() as recording:
-        follow(far, kafka, Mover(way, topic), topic, lambda: blanked(recording))
+        follow(far, kafka, Mover(route, topic), topic, lambda: blanked(recording))
     assert not told(recording, FAR_HOST)
     assert leaks(secrets_of(kafka), recording) == []
 
@@ -201,29 +201,29 @@ def follow(
     ("api", "version"), [*(("Produce", each) for each in PRODUCE), *(("Fetch", each) for each in FETCH)]
 )
 def test_every_version_names_the_new_leader_by_fleet_address(
-    fleet: LocalFleet, way: Way, led: tuple[Mover, str], api: str, version: int
+    fleet: LocalFleet, route: Route, led: tuple[Mover, str], api: str, version: int
 ) -> None:
     """Asked of brokers that have just led."""
     mover, topic = led
-    topic_id = way.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
+    topic_id = route.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
     before, epochs = mover.leaders(), mover.epochs()
     mover.move()
     for partition, leader in mover.leaders().items():
         old = before[partition]
         request = (
-            a_record(topic, topic_id, partition, old)
+            produce_request(topic, topic_id, partition, old)
             if api == "Produce"
-            else a_fetch(topic, topic_id, partition, old, epochs[partition])
+            else fetch_request(topic, topic_id, partition, old, epochs[partition])
         )
 
         def told_instead(request: Request = request, leader: int = leader) -> bool:
             """A broker learns a moment later that it does not lead any more."""
-            answer = way.answer(api, version, request)
+            answer = route.answer(api, version, request)
             nodes = {
                 each["NodeId"]: Endpoint(each["Host"], each["Port"])
                 for each in answer.get("NodeEndpoints", ())
             }
-            assert nodes.items() <= way.endpoints.items()
+            assert nodes.items() <= route.endpoints.items()
             ((result,),) = (
                 each.get("PartitionResponses") or each["Partitions"] for each in answer["Responses"]
             )
@@ -234,20 +234,22 @@ def test_every_version_names_the_new_leader_by_fleet_address(
 
 @pytest.mark.parametrize("version", SHARED)
 def test_share_consumer_learns_the_new_leader(
-    fleet: LocalFleet, way: Way, led: tuple[Mover, str], version: int
+    fleet: LocalFleet, route: Route, led: tuple[Mover, str], version: int
 ) -> None:
     """By ShareFetch: to ShareAcknowledge a broker that has just led says that it has no such partition."""
     mover, topic = led
-    topic_id = way.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
+    topic_id = route.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
     member = {"GroupId": f"{topic}-{version}", "MemberId": str(uuid.uuid4())}
     asked_for = Request({"KeyType": 0, "CoordinatorKeys": [member["GroupId"]]})
     joining = {**member, "MemberEpoch": 0, "RackId": None, "SubscribedTopicNames": [topic]}
 
     def joined() -> bool:
-        (found,) = way.answer("FindCoordinator", 6, asked_for)["Coordinators"]
+        (found,) = route.answer("FindCoordinator", 6, asked_for)["Coordinators"]
         if found["ErrorCode"]:
             return False
-        return bool(way.answer("ShareGroupHeartbeat", 1, Request(joining, found["NodeId"]))["ErrorCode"] == 0)
+        return bool(
+            route.answer("ShareGroupHeartbeat", 1, Request(joining, found["NodeId"]))["ErrorCode"] == 0
+        )
 
     wait_for(joined, f"{member['GroupId']} has a member")
     partition, old = next(iter(mover.leaders().items()))
@@ -259,11 +261,11 @@ def test_share_consumer_learns_the_new_leader(
         partitions = [{"PartitionIndex": partition, "AcknowledgementBatches": batches}]
         topics = [{"TopicId": topic_id, "Partitions": partitions}]
         asked = {**member, **limits, "ShareSessionEpoch": next(epochs), "Topics": topics}
-        answer = way.answer(api, version, Request(asked, old))
+        answer = route.answer(api, version, Request(asked, old))
         assert answer["ErrorCode"] == 0, answer
         errors = [each["ErrorCode"] for topic in answer["Responses"] for each in topic["Partitions"]]
         nodes = {each["NodeId"]: Endpoint(each["Host"], each["Port"]) for each in answer["NodeEndpoints"]}
-        assert nodes.items() <= way.endpoints.items()
+        assert nodes.items() <= route.endpoints.items()
         return max(errors, default=0), nodes
 
     ask("ShareFetch", [])
