@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.harness import (
     ADVERTISED_LIMIT_S,
     COMMITTED_LIMIT_S,
-    at_work,
     await_flow,
+    clients_running,
     under_load,
 )
 from tests.chaos.seeded.workloads import PARTITIONS, Client
@@ -94,21 +94,21 @@ def test_a_takeover_loses_nothing_of_any_client(setup: ReleaseSetup, tmp_path: P
     ]
     topic = make_topic(setup, "idempotent", PARTITIONS)
     with (
-        under_load(fleet, kafka, topic, tmp_path, RATE_PER_S) as scene,
-        at_work(clients, kafka, silent=False),
+        under_load(fleet, kafka, topic, tmp_path, RATE_PER_S) as harness,
+        clients_running(clients, kafka, silent=False),
     ):
-        victim = scene.member("leader")
+        victim = harness.member("leader")
         survivors = [each for each in fleet.members if each != victim]
-        assert victim in scene.committed(survivors[0]).values()
-        with scene.closely():
+        assert victim in harness.committed(survivors[0]).values()
+        with harness.probing_closely():
             killed_at_s = fleet.kill(victim)
-            scene.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S)
-            scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S)
-        scene.await_flow()
+            harness.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S)
+            harness.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S)
+        harness.await_flow()
         await_flow(clients)
         fleet.start(victim)
         fleet.await_ready(victim)
-        fleet.await_settled(scene.broker_ids)
+        fleet.await_settled(harness.broker_ids)
 
 
 @pytest.mark.proves("Java", "transactions", "Kafka 3.9", "Kafka 4.0")

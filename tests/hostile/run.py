@@ -154,7 +154,7 @@ class Result:
         if self.fds[name][1] > before.fds + MAX_GROWTH_FDS:
             self.problems.append(f"{name}: workers hold {self.fds[name]} open files")
         for each in before.trees:
-            if not all(process.is_running() for process in each.everyone):
+            if not all(process.is_running() for process in each.all_processes):
                 self.problems.append(f"{name}: a process of {each.supervisor} was replaced")
         self._read_logs(name, before, expected)
 
@@ -198,7 +198,7 @@ def clients(
         fleet = make(3, timing=PATIENT_TIMING, limits=limits)
         secure = make(1, name="secure", timing=PATIENT_TIMING, limits=limits, listener_tls=tls)
         attackers = Attackers(ports_of(fleet), ports_of(secure), seed)
-        with under_load(fleet, kafka, topic, folder) as scene:
+        with under_load(fleet, kafka, topic, folder) as harness:
             attackers.run(range(WARM_UP_CONNECTIONS))
             expected_after_warm_up = {
                 name: Counter(tally.expected) for name, tally in attackers.tally.items()
@@ -210,19 +210,19 @@ def clients(
             say(f"{WARM_UP_CONNECTIONS} connections to warm up")
             started_s = time.monotonic()
             attackers.run(range(WARM_UP_CONNECTIONS, connections), say)
-            scene.await_flow()
+            harness.await_flow()
             ended_s = time.monotonic()
-            stall_ms = max(scene.traffic.stalls_ms(started_s, ended_s))
-            scene.nothing_moves(started_s)
+            stall_ms = max(harness.traffic.stalls_ms(started_s, ended_s))
+            harness.check_unmoved(started_s)
             for name, tally in attackers.tally.items():
                 result.compare(name, samples_before[name], tally.expected - expected_after_warm_up[name])
                 result.take(tally)
-            result.problems += [f"the workload received an error: {each}" for each in scene.reported()]
+            result.problems += [f"the workload received an error: {each}" for each in harness.reported()]
         result.seconds = round(ended_s - started_s, 1)
         result.per_s = round((connections - WARM_UP_CONNECTIONS) / (ended_s - started_s), 1)
         result.workload = {
-            "acknowledged": len(scene.workload.acknowledged()),
-            "received": len(scene.workload.received()),
+            "acknowledged": len(harness.workload.acknowledged()),
+            "received": len(harness.workload.received()),
             # Else `under_load` has failed.
             **dict.fromkeys(("lost", "duplicated", "reordered"), 0),
             "stall_ms": round(stall_ms, 1),

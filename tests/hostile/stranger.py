@@ -35,7 +35,7 @@ from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.workload.history import Event, Record
 from tests.certificates import Authority
-from tests.chaos.harness import at_work
+from tests.chaos.harness import clients_running
 from tests.chaos.seeded.report import Measures, measures
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.chaos.trees import Tree
@@ -160,7 +160,7 @@ class Observer:
 
     def cpu_s(self) -> float:
         """CPU time of the member's processes so far."""
-        times = [each.cpu_times() for each in self._tree.everyone if each.is_running()]
+        times = [each.cpu_times() for each in self._tree.all_processes if each.is_running()]
         return sum(each.user + each.system for each in times)
 
     def begin(self, turn: str) -> None:
@@ -181,7 +181,7 @@ class Observer:
             self._stopping.set()
             thread.join()
             self._note_takeovers()
-            if not all(each.is_running() for each in self._tree.everyone):
+            if not all(each.is_running() for each in self._tree.all_processes):
                 self.replaced.append(f"a process of {ATTACKED_ID} was replaced")
 
     def _sample(self) -> None:
@@ -339,7 +339,7 @@ def run(
             rate_per_s=WORKLOAD_RATE_PER_S,
         )
         try:
-            with at_work([client], kafka):
+            with clients_running([client], kafka):
                 say(f"{ATTACKED_ID} owns the identity of broker {broker_id}, which leads all of the workload")
                 StrangerRun(fleet, broker_id, result, say).play(turns, focus, min(WARM_UP_S, seconds / 4))
         except (AssertionError, FleetError) as error:

@@ -27,7 +27,7 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.access import access_to
-from tests.chaos.harness import is_whole
+from tests.chaos.harness import is_fully_linked
 from tests.chaos.manager import Manager
 from tests.conftest import whole_again
 from tests.integration import stand_in
@@ -142,7 +142,7 @@ class Machines:
         self._due.clear()
         self._let_in()
         whole_again(self.fleet, self.kafka)
-        self.fleet.wait_until(lambda: is_whole(self.fleet) and self._at_rest(), "every link, and rest")
+        self.fleet.wait_until(lambda: is_fully_linked(self.fleet) and self._at_rest(), "every link, and rest")
 
     def _at_rest(self) -> bool:
         """As a game day looks, before it begins: once."""

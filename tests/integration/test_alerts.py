@@ -20,8 +20,8 @@ import yaml
 from fleet.core.model import BrokerId, IdentitySpace, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.harness import is_whole
-from tests.chaos.network import Network, network
+from tests.chaos.harness import is_fully_linked
+from tests.chaos.network import PeerNetwork, network
 from tests.conftest import IMPATIENT, MakeTopic, whole_again
 from tests.dashboards import as_asked, dashboard, queries
 from tests.integration.clients import LIMIT_S, Load, Reader, wait_for
@@ -54,7 +54,7 @@ LASTING: Final = {("FleetTakeoverRate", "")}
 @pytest.fixture(scope="module")
 def linked(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[LocalFleet, Network]]:
+) -> Iterator[tuple[LocalFleet, PeerNetwork]]:
     """Three members, and the links between them."""
     folder = tmp_path_factory.mktemp("alerts")
     running = LocalFleet(folder / "fleet", kafka.endpoints, timing={**IMPATIENT, **PATIENT})
@@ -66,7 +66,7 @@ def linked(
 
 
 @pytest.fixture(scope="module")
-def whole(linked: tuple[LocalFleet, Network]) -> LocalFleet:
+def whole(linked: tuple[LocalFleet, PeerNetwork]) -> LocalFleet:
     return linked[0]
 
 
@@ -212,7 +212,7 @@ def has_data(watching: Prometheus, expression: str) -> bool:
 
 def test_alert_reports_a_member_that_misses_a_commit(
     own: LocalFleet,
-    linked: tuple[LocalFleet, Network],
+    linked: tuple[LocalFleet, PeerNetwork],
     kafka: KafkaCluster,
     watching: Prometheus,
     fleet_command: FleetCommand,
@@ -229,7 +229,7 @@ def test_alert_reports_a_member_that_misses_a_commit(
         wait_for(lambda: expected <= watching.firing(FLEET), f"{expected}", ALERT_LIMIT_S)
     finally:
         links.heal()
-        wait_for(lambda: is_whole(own), "every link")
+        wait_for(lambda: is_fully_linked(own), "every link")
         fleet_command(own, "undrain", other)
     own.await_settled(frozenset(kafka.brokers))
     wait_for(lambda: not watching.firing(FLEET), "no alert any more", ALERT_LIMIT_S)

@@ -139,7 +139,7 @@ def test_franz_go(
     with FranzGo(*sealed, "work", secured.bootstrap(), topic, topic, "consumer") as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic, topic)
+    client.check_records(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_kafka_go_and_sarama(
     with GoProgram(program, *sealed, "work", secured.bootstrap(), topic, topic) as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic, topic)
+    client.check_records(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.size("test")

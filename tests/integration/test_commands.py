@@ -30,7 +30,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from tests import pages
-from tests.chaos.conftest import PATIENT
+from tests.chaos.conftest import PATIENT_TIMING
 from tests.chaos.programs import topics_of
 from tests.integration.machines import Machines, opened, with_file
 from tests.integration.test_weights import tell
@@ -311,7 +311,7 @@ class Page:
 HOSTS: Final[Mapping[str, str]] = MappingProxyType(
     {"vm-a": "127.89.1.1", "vm-b": "127.89.2.2", "vm-c": "127.89.3.3"}
 )
-HASTY: Final = MappingProxyType({**PATIENT, "steady_after_s": 0.1, "rest_after_move_s": 0.2})
+HASTY: Final = MappingProxyType({**PATIENT_TIMING, "steady_after_s": 0.1, "rest_after_move_s": 0.2})
 """Members are restarted often here, and each one has to be steady for longer after each time."""
 IDENTITIES: Final = 16
 """Of which each has a port, behind that to bootstrap."""
@@ -342,7 +342,7 @@ def test_commands_of_the_configuration(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its one member answers with the certificates and tokens that the page has made."""
-    fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT)
+    fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT_TIMING)
     with opened(with_file(fleet, lambda document: document.update(SECURED)), kafka) as machines:
         Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()
 

@@ -38,8 +38,8 @@ def test_a_group_is_given_each_record_once_and_commits(
     with GoProgram(program, "work", fleet.bootstrap(), topic, topic) as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic, topic)
-    assert [client.said[what] for what in ("refused", "interrupted", "reported")] == [[], [], []]
+    client.check_records(kafka.bootstrap_servers, topic, topic)
+    assert [client.events[what] for what in ("refused", "interrupted", "reported")] == [[], [], []]
 
 
 @pytest.mark.parametrize(

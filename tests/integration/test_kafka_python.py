@@ -103,4 +103,4 @@ def test_no_error_when_the_member_of_the_coordinator_is_drained(
     with KafkaPython("work", own.bootstrap(), topic, topic, "classic") as program:
         drain_owner_of_coordinator(own, kafka, topic, program, fleet_command)
         assert program.close() == 0
-    program.judge(kafka.bootstrap_servers, topic, topic)
+    program.check_records(kafka.bootstrap_servers, topic, topic)

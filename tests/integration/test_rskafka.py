@@ -11,7 +11,7 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.clients.program import Output, run
-from tests.clients.rskafka.program import RECOMMENDED, RsKafka
+from tests.clients.rskafka.program import RECOMMENDED_BACKOFF, RsKafka
 from tests.conftest import MakeFleet
 from tests.integration.conftest import FleetCommand
 from tests.integration.drains import drain_and_undrain
@@ -34,7 +34,7 @@ def test_each_record_arrives_once(
     with RsKafka([str(rskafka), "work", fleet.bootstrap(), topic]) as program:
         program.await_flow()
         assert program.close() == 0
-    assert program.judge_order(kafka.bootstrap_servers, topic) == 0
+    assert program.check_order(kafka.bootstrap_servers, topic) == 0
 
 
 @pytest.mark.proves("rskafka", "administration")
@@ -84,9 +84,9 @@ def test_no_error_when_a_member_is_drained(
 ) -> None:
     topic, own, drained = make_topic(), make_fleet(), "p2"
     assert (drained,) in [each.committed for each in own.ownership("p1").identities]
-    with RsKafka([str(rskafka), *RECOMMENDED, "work", own.bootstrap(), topic]) as program:
+    with RsKafka([str(rskafka), *RECOMMENDED_BACKOFF, "work", own.bootstrap(), topic]) as program:
         program.await_flow()
         drain_and_undrain(own, kafka, drained, program, fleet_command)
         assert program.close() == 0
-    twice = program.judge_order(kafka.bootstrap_servers, topic)
-    print(f"{twice} of {len(program.said['acknowledged'])} records are in the log twice")
+    twice = program.check_order(kafka.bootstrap_servers, topic)
+    print(f"{twice} of {len(program.events['acknowledged'])} records are in the log twice")
