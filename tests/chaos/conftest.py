@@ -13,7 +13,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.harness import RATE_PER_S, ChaosHarness, under_load
 from tests.chaos.seeded.workloads import PARTITIONS
-from tests.conftest import IMPATIENT, fleets, whole_again
+from tests.conftest import IMPATIENT, fleets, restore_fleet
 
 
 class StartLoad(Protocol):
@@ -83,7 +83,7 @@ def fleet(_shared_fleet: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     shared_fleet = _shared_fleet
     for proxy_id in shared_fleet.running:
         shared_fleet.thaw(proxy_id)
-    whole_again(shared_fleet, kafka)
+    restore_fleet(shared_fleet, kafka)
     return shared_fleet
 
 

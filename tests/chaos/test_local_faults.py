@@ -17,7 +17,7 @@ from tests.chaos.harness import check_until, wait_for
 from tests.chaos.seeded.effects import hears_all
 from tests.chaos.seeded.local_faults import LocalFaults
 from tests.chaos.seeded.schedule import LOCAL_FAULTS, Kind
-from tests.conftest import IMPATIENT, whole_again
+from tests.conftest import IMPATIENT, restore_fleet
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -47,7 +47,7 @@ def _failing(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def failing(_failing: FaultyFleet, kafka: KafkaCluster) -> FaultyFleet:
-    whole_again(_failing.fleet, kafka)
+    restore_fleet(_failing.fleet, kafka)
     wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all links")
     return _failing
 

@@ -38,7 +38,7 @@ from fleet.drills.demo.run import create_topic
 from tests.chaos.coordinators import owner_of_coordinator
 from tests.clients.go_program import GoProgram
 from tests.clients.program import PARTITIONS, check_group_committed
-from tests.conftest import await_known, fleets, make_cluster, whole_again
+from tests.conftest import await_known, fleets, make_cluster, restore_fleet
 from tools.bootstrap import KAFKA_GO, SARAMA
 
 How: TypeAlias = Literal["kill", "drain"]
@@ -101,7 +101,7 @@ def disturb(
     pauses_found = pauses(client, since_s, time.monotonic())
     if disturbance == "drain":
         asyncio.run(drain(urls, victim, False))
-    whole_again(fleet, kafka)
+    restore_fleet(fleet, kafka)
     client.await_partitions()
     return pauses_found
 

@@ -29,8 +29,6 @@ from tests.fuzz.run import corpora, fuzz
 @click.option("--minutes", type=float, default=0.0, help="Time limit in minutes; 0 for none.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder of inputs, to continue later.")
 @click.option("--keep", "replaces", is_flag=True, help="Replace the committed corpus by this run's inputs.")
-    "--keep", "replaces", is_flag=True, help="Replace the committed corpus by the inputs of this run."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object only.")
 def command(
     inputs: int, processes: int, seed: int, minutes: float, folder: Path | None, replaces: bool, as_json: bool

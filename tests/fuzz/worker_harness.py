@@ -38,7 +38,7 @@ from fleet.proxy.worker import Worker
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority
 from tests.integration.in_process.proxy.test_worker import make_spec, response
-from tests.key_updates import ask_for_new_keys
+from tests.key_updates import request_key_update
 from tests.property import wire_fleet
 from tests.unit.proxy.test_held_responses import DESCRIBE_CONFIGS, configs, copies_for
 
@@ -208,7 +208,7 @@ class Side:
         """Return what arrives from the network when the other side changes its keys ``count`` times."""
         assert self.tls is not None
         for _ in range(count):
-            ask_for_new_keys(self.tls)
+            request_key_update(self.tls)
             self.tls.do_handshake()
         return self.from_tls.read()
 

@@ -13,7 +13,7 @@ from tests.hostile.crowd import CrowdConnection, Part
 from tests.hostile.kinds import client_hello
 from tests.hostile.twins import CrowdTargets, fetch
 from tests.integration import wire
-from tests.key_updates import ask_for_new_keys
+from tests.key_updates import request_key_update
 
 UNKNOWN_VERSION: Final = 32767
 KERNEL_BYTES: Final = 74_000
@@ -167,7 +167,7 @@ class Strangers:
         await connection.send(outgoing.read(), free=True)
         connection.stop_reading()
         while True:
-            ask_for_new_keys(tls)
+            request_key_update(tls)
             tls.write(b"")
             await connection.send(outgoing.read())
 

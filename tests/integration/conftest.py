@@ -22,7 +22,7 @@ from fleet.core.model import IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.nat import advertise_elsewhere
-from tests.browser import WIDE, chromium, complaints, look
+from tests.browser import WIDE, browser_log, chromium, resize
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +51,8 @@ def _chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 @pytest.fixture
 def browser(_chromium: Chrome) -> Iterator[Chrome]:
     """One Chromium for all tests, which believes any certificate; wide, light, and with nothing to say."""
-    look(_chromium, WIDE, "light")
-    complaints(_chromium)  # those of the test before
+    resize(_chromium, WIDE, "light")
+    browser_log(_chromium)  # those of the test before
     yield _chromium
     _chromium.get("about:blank")  # a live page would go on asking its member
 

@@ -29,7 +29,7 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.access import access_to
 from tests.chaos.harness import is_fully_linked
 from tests.chaos.manager import Manager
-from tests.conftest import whole_again
+from tests.conftest import restore_fleet
 from tests.integration import stand_in
 from tools.bootstrap import KCAT, ROOT
 
@@ -141,7 +141,7 @@ class Machines:
         """Have all members run, whole and at rest."""
         self._due.clear()
         self._let_in()
-        whole_again(self.fleet, self.kafka)
+        restore_fleet(self.fleet, self.kafka)
         self.fleet.wait_until(lambda: is_fully_linked(self.fleet) and self._at_rest(), "every link, and rest")
 
     def _at_rest(self) -> bool:

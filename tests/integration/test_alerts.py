@@ -22,8 +22,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.harness import is_fully_linked
 from tests.chaos.network import PeerNetwork, network
-from tests.conftest import IMPATIENT, MakeTopic, whole_again
-from tests.dashboards import as_asked, dashboard, queries
+from tests.conftest import IMPATIENT, MakeTopic, restore_fleet
+from tests.dashboards import dashboard, queries, with_variables_replaced
 from tests.integration.clients import LIMIT_S, Load, Reader, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
 from tests.integration.prometheus import (
@@ -95,7 +95,7 @@ def own(whole: LocalFleet, kafka: KafkaCluster, watching: Prometheus) -> LocalFl
 
     Found: where Prometheus has scraped only one that is dead, the fleet is gone, and the error budget burns.
     """
-    whole_again(whole, kafka)
+    restore_fleet(whole, kafka)
     scraped = f'up{{job="{FLEET}"}} == 1'
     wait_for(lambda: len(watching.ask(scraped)) == len(whole.members), "every member scraped")
     wait_for(lambda: not watching.firing(FLEET) - LASTING, "no alert any more", ALERT_LIMIT_S)
@@ -207,7 +207,7 @@ def counting(watching: Prometheus, since_s: float) -> set[str]:
 
 
 def has_data(watching: Prometheus, expression: str) -> bool:
-    return any(not math.isnan(value) for _, value in watching.ask(as_asked(expression)))
+    return any(not math.isnan(value) for _, value in watching.ask(with_variables_replaced(expression)))
 
 
 def test_alert_reports_a_member_that_misses_a_commit(

@@ -25,7 +25,7 @@ DOWN = 3
 
 
 @pytest.fixture
-def whole_again(kafka: KafkaCluster, fleet: LocalFleet) -> Iterator[None]:
+def restore_fleet(kafka: KafkaCluster, fleet: LocalFleet) -> Iterator[None]:
     """Leaves brokers and fleet as they were."""
     yield
     kafka.await_ready()

@@ -17,13 +17,13 @@ from tests.browser import (
     focused,
     inspect,
     picture,
-    press,
-    serious,
+    press_keys,
+    serious_log_entries,
     tab_to,
     text,
     violations,
 )
-from tests.conftest import fleets, whole_again
+from tests.conftest import fleets, restore_fleet
 from tests.integration.clients import Load, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
 from tests.integration.terminal import Terminal
@@ -60,7 +60,7 @@ def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     """One fleet for all tests here: whole again, whatever became of it in the one before."""
-    whole_again(started, kafka)
+    restore_fleet(started, kafka)
     return started
 
 
@@ -106,19 +106,19 @@ def test_member_is_drained_by_keyboard_and_undrained_by_click(own: LocalFleet, b
     told_by, other = own.members[0], own.members[1]
     show(browser, own, told_by)
     tab_to(browser, f"Drain {other}")
-    press(browser, Keys.ENTER)
+    press_keys(browser, Keys.ENTER)
     wait_for(lambda: "Drain" in text(browser, "confirm-title"), "it asks")
     picture(browser, "live-confirm")
     assert violations(browser) == []
     assert focused(browser) == "cancel"
-    press(browser, Keys.ESCAPE)
+    press_keys(browser, Keys.ESCAPE)
     assert not browser.find_element(By.ID, "confirm").is_displayed()
     assert other in owners(browser).values()
 
     tab_to(browser, f"Drain {other}")
-    press(browser, Keys.ENTER)
-    press(browser, Keys.TAB)
-    press(browser, Keys.ENTER)
+    press_keys(browser, Keys.ENTER)
+    press_keys(browser, Keys.TAB)
+    press_keys(browser, Keys.ENTER)
     wait_for(lambda: other not in owners(browser).values() and owners(browser), "its brokers have gone")
     wait_for(lambda: states(browser).get(other) == "drained", "it is shown as drained")
     wait_for(lambda: f"{other} is drained." in heard(browser), "it is told")
@@ -127,7 +127,7 @@ def test_member_is_drained_by_keyboard_and_undrained_by_click(own: LocalFleet, b
     wait_for(lambda: f"{other} is undrained." in heard(browser), "it is told")
     wait_for(lambda: states(browser).get(other) == "up", "it is shown as up")
     wait_for(lambda: other in owners(browser).values(), "it has a broker again")
-    assert serious(browser) == []
+    assert serious_log_entries(browser) == []
 
 
 def test_a_pin_is_made_and_taken_away(own: LocalFleet, browser: Chrome) -> None:
@@ -187,7 +187,7 @@ def test_a_takeover_is_seen_as_it_happens(
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
     asked: list[str] = browser.execute_script(script)
     assert [each for each in asked if not each.startswith(address(own, told_by))] == []
-    assert serious(browser) == []
+    assert serious_log_entries(browser) == []
 
 
 def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> None:

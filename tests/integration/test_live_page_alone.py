@@ -25,9 +25,9 @@ from tests.browser import (
     NARROW,
     focused,
     inspect,
-    look,
-    press,
-    serious,
+    press_keys,
+    resize,
+    serious_log_entries,
     tab_to,
     text,
     texts,
@@ -139,7 +139,7 @@ def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Ser
     member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 11)
     wait_for(lambda: told(11), "nothing has moved")
     assert text(browser, "news") == "Broker 251: p1 to p2."
-    assert serious(browser) == []
+    assert serious_log_entries(browser) == []
 
 
 def test_host_that_is_lost_silently_is_asked_again(
@@ -216,13 +216,13 @@ def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
         before = text(browser, "span")
         wait_for(lambda: text(browser, "span") != before, "time goes on")
         assert focused(browser) == labels[1]
-        press(browser, Keys.ENTER)
+        press_keys(browser, Keys.ENTER)
         assert "p3 (silent): broker 2" in browser.switch_to.active_element.text
 
         inspect(browser, "live-takeovers")
-        look(browser, NARROW, "light")
+        resize(browser, NARROW, "light")
         for row in (places(browser, "#axis li"), places(browser, "#ticks span")):
             edges = [(each["x"], each["x"] + each["width"]) for each in row]
             assert len(edges) >= 2
             assert all(end <= begin for (_, end), (begin, _) in pairwise(edges)), edges
-        assert serious(browser) == []
+        assert serious_log_entries(browser) == []

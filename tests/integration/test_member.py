@@ -17,7 +17,7 @@ from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.runtime.child import MODULES, Kind
-from tests.conftest import fleets, whole_again
+from tests.conftest import fleets, restore_fleet
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, count, led_by, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
@@ -40,7 +40,7 @@ def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     """Three members of this module's own; what a test before has stopped runs again."""
-    whole_again(started, kafka)
+    restore_fleet(started, kafka)
     return started
 
 

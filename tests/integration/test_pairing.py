@@ -13,10 +13,10 @@ from tests.integration.wire import Connection
 from tests.property.kafka_requests import NO_TAGS, SOFTWARE, ask, handshake, token
 from tests.property.model_broker import (
     API_VERSIONS,
-    GOOD_TOKEN,
     PRODUCE,
     SASL_AUTHENTICATE,
     UNKNOWN_API,
+    VALID_TOKEN_PART,
     Answer,
     ModelBroker,
     Setup,
@@ -27,7 +27,7 @@ from tests.property.model_broker import (
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
-CREDENTIALS = b"\0" + GOOD_TOKEN + b"\0secret"
+CREDENTIALS = b"\0" + VALID_TOKEN_PART + b"\0secret"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 METADATA, HEARTBEAT = 3, 12
 NO_TOPICS = bytes(4)
@@ -39,7 +39,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One broker that asks for SASL PLAIN on one listener, and for nothing on the other."""
     properties = {
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f'{LOGIN} required user_{GOOD_TOKEN.decode()}="secret";',
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f'{LOGIN} required user_{VALID_TOKEN_PART.decode()}="secret";'
+        ),
     }
     folder = tmp_path_factory.mktemp("pairing")
     with KafkaCluster(1, folder, secured={"sasl": "SASL_PLAINTEXT"}, properties=properties) as cluster:

@@ -1,4 +1,4 @@
-"""Requests with the header that Kafka expects of each version, and whatever else a client may put there."""
+"""Requests with the header that Kafka expects of each version, and with unusual headers of clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(
     tags: bytes = NO_TAGS,
     client_id: bytes | None = b"tester",
 ) -> bytes:
-    """A request with the header that Kafka expects of its version."""
+    """Make a request with the header that Kafka expects of its version."""
     tags = tags if header_version(key, version) == FLEXIBLE_HEADER else b""
     return request(key, version, correlation_id, tags + body, client_id)
 
@@ -46,7 +46,7 @@ def authenticate(version: int, correlation_id: int, token: bytes = GOOD_TOKEN) -
 
 
 def token(data: bytes) -> bytes:
-    """What comes after SaslHandshake v0: a frame without a header."""
+    """Make a token after SaslHandshake v0: a frame without a header."""
     return struct.pack(">i", len(data)) + data
 
 

@@ -1,4 +1,4 @@
-"""A response that is patched in slices becomes what it becomes in one."""
+"""A response that is patched in slices equals the response that is patched at once."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_each_response_that_is_held_whole_has_slices() -> None:
 def test_slices_give_what_one_patch_gives(
     key: int, version: int, layout: Layout, seed: int, slice_bytes: int, cuts: list[int]
 ) -> None:
-    raw, wanted = sample(key, version, seed)
+    raw, expected = sample(key, version, seed)
     with small_slices(slice_bytes):
         play = Play.new()
         play.ask((key, version, CORRELATION_ID), (key, version, CORRELATION_ID))
         for piece in wire_fleet.pieces(raw + raw, cuts):
             play.broker(piece)
-    assert bytes(play.to_client) == wanted + wanted
+    assert bytes(play.to_client) == expected + expected
     assert play.session.in_flight == 0
     assert play.counters.rewritten[key] == 2 * (_is_patched(layout, raw))
 

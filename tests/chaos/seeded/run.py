@@ -166,7 +166,7 @@ class _Run:
         try:
             await self._carry_out()
         except Exception as error:
-            self._leave_what_is_known(error)
+            self._write_failed_history(error)
             raise
 
     async def _carry_out(self) -> None:
@@ -229,13 +229,13 @@ class _Run:
             brokers_failed=self._plan.brokers_fail,
         )
 
-    def _leave_what_is_known(self, error: Exception) -> None:
+    def _write_failed_history(self, error: Exception) -> None:
         """Write the history of a failed run. An error here must not hide the cause of the failure."""
-        failure = RunFailure(time.monotonic(), _error_text(error))
+        run_failure = RunFailure(time.monotonic(), _error_text(error))
         try:
-            write(self._folder / HISTORY, self._plan, self._done, self.history or self._seen(), failure)
+            write(self._folder / HISTORY, self._plan, self._done, self.history or self._seen(), run_failure)
         except Exception as failure:
-            self._say(f"  its history could not be written: {_error_text(failure)}")
+            self._say(f"  cannot write the history: {_error_text(failure)}")
 
     def result(self) -> RunResult:
         """The result up to now."""
