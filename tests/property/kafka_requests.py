@@ -7,10 +7,10 @@ from typing import Final
 
 from tests.property.model_broker import (
     FLEXIBLE_HEADER,
-    GOOD_TOKEN,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    VALID_TOKEN_PART,
     header_version,
 )
 from tests.property.wire_fleet import request
@@ -41,7 +41,7 @@ def handshake(version: int, correlation_id: int, mechanism: bytes) -> bytes:
     return ask(SASL_HANDSHAKE, version, correlation_id, string(mechanism))
 
 
-def authenticate(version: int, correlation_id: int, token: bytes = GOOD_TOKEN) -> bytes:
+def authenticate(version: int, correlation_id: int, token: bytes = VALID_TOKEN_PART) -> bytes:
     return ask(SASL_AUTHENTICATE, version, correlation_id, struct.pack(">i", len(token)) + token)
 
 

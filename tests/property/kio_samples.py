@@ -82,7 +82,7 @@ def frame(entity: Entity, correlation_id: int) -> bytes:
 def for_client(
     key: int, entity: Entity, correlation_id: int, address: Convert, blank: Callable[[str], bool]
 ) -> bytes:
-    """The bytes that a client must get for a response, with its length kept if ENDS_WITHOUT_ENDPOINTS has it."""
+    """The bytes that a client must get for a response; ENDS_WITHOUT_ENDPOINTS lists those of fixed length."""
     before, after = frame(entity, correlation_id), frame(convert(entity, address, blank), correlation_id)
     if key not in ENDS_WITHOUT_ENDPOINTS or len(before) == len(after):
         return after

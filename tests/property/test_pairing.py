@@ -25,7 +25,7 @@ from tests.property.kafka_requests import NO_TAGS, SOFTWARE, ask, authenticate, 
 from tests.property.model_broker import (
     API_VERSIONS,
     PRODUCE,
-    ROUNDS,
+    TOKENS_OF_MECHANISM,
     UNKNOWN_API,
     VALID_TOKEN_PART,
     Answer,
@@ -89,7 +89,7 @@ bodies = st.sampled_from((b"", EVIL_BROKER, EVIL_BROKER * 20, b"g" * 70)) | st.b
 tokens = st.sampled_from(
     (VALID_TOKEN_PART, b"bad", VALID_TOKEN_PART + EVIL_BROKER, b"\0\x0c\0\1ABCD" + VALID_TOKEN_PART)
 )
-mechanisms = st.sampled_from((*map(str.encode, ROUNDS), b"GSSAPI", b"NONE", b""))
+mechanisms = st.sampled_from((*map(str.encode, TOKENS_OF_MECHANISM), b"GSSAPI", b"NONE", b""))
 api_versions_versions = (
     st.sampled_from((0, 2, 3, 4, 5, 6, 7, 255, 256, 257, 300, 2**15 - 1, -1, -256, -(2**15))) | int16s
 )
@@ -326,7 +326,7 @@ honest_requests = st.one_of(
 @thorough
 @given(
     setup=setups,
-    mechanism=st.sampled_from(sorted(ROUNDS)),
+    mechanism=st.sampled_from(sorted(TOKENS_OF_MECHANISM)),
     probes=st.integers(0, 2),
     work=st.lists(st.lists(honest_requests, min_size=1, max_size=8), max_size=4),
     cuts=st.lists(st.integers(1, 200), max_size=4),
@@ -356,7 +356,7 @@ def test_clients_that_behave_are_never_refused(
     for batch in work or [[]]:
         if setup.sasl and (setup.reauthenticates or not work or batch is work[0]):
             exchange(handshake(1, SHARED_CORRELATION_ID, mechanism.encode()))
-            for _ in range(ROUNDS[mechanism]):
+            for _ in range(TOKENS_OF_MECHANISM[mechanism]):
                 exchange(authenticate(2, SHARED_CORRELATION_ID))
         exchange(*batch)
 

@@ -12,7 +12,7 @@ from fleet.proxy.wire.addresses import Layout, Parts
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from tests.examples import examples
 from tests.property import wire_fleet
-from tests.property.test_patch import CORRELATION_ID, Everywhere, sample
+from tests.property.test_patch import CORRELATION_ID, OneAddress, sample
 from tests.property.wire_fleet import Play, small_slices
 
 SLICED = [
@@ -54,7 +54,7 @@ def test_slices_give_what_one_patch_gives(
 
 def _is_patched(layout: Layout, raw: bytes) -> bool:
     parts: Parts = []
-    layout.patch(memoryview(raw), Everywhere(), parts)
+    layout.patch(memoryview(raw), OneAddress(), parts)
     return bool(parts)
 
 
@@ -67,7 +67,7 @@ def test_response_that_ends_too_early_is_refused_in_slices(
     for cut in range(8, len(raw), max(1, len(raw) // 100)):
         short = (cut - 4).to_bytes(4, "big") + raw[4:cut]
         try:
-            layout.patch(memoryview(short), Everywhere(), [b""])
+            layout.patch(memoryview(short), OneAddress(), [b""])
         except (*OUT_OF_BYTES, MalformedFrame):
             with small_slices(16):
                 play = Play.new()
