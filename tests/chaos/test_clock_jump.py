@@ -20,7 +20,7 @@ from tests.chaos.conftest import PATIENT_TIMING, StartLoad
 from tests.chaos.harness import RATE_PER_S, SLOW_LIMIT_S, ChaosHarness, is_fully_linked, wait_for
 from tests.chaos.network import FleetNetwork, surrounded
 from tests.chaos.trees import Tree
-from tests.integration.test_events import told
+from tests.integration.test_events import read_events
 from tools.bootstrap import FAKETIME
 
 pytestmark = pytest.mark.size("test-all")
@@ -187,7 +187,9 @@ def prove_clock(fleet: LocalFleet, proxy_id: ProxyId, clock: Clock) -> None:
 
 def has_events(kafka: KafkaCluster, proxy_id: ProxyId, clock: Clock, since_s: float) -> bool:
     """Whether Kafka has events with counts of a member's worker since a moment, by the member's clock."""
-    traffic = [each for each in told(kafka, f"{PREFIX}traffic", TrafficEvent) if each.told_by == proxy_id]
+    traffic = [
+        each for each in read_events(kafka, f"{PREFIX}traffic", TrafficEvent) if each.told_by == proxy_id
+    ]
     assert all(0 < each.period_ms < APART_S * 1000.0 for each in traffic)
     by_id = {each.id: each for each in traffic}
     assert all(by_id[each.id] == each for each in traffic), "an id is of one event"

@@ -1,4 +1,4 @@
-"""The live page in a real browser, through a real takeover; and the same in a terminal."""
+"""The live page in a real browser, through a real takeover, and the same in a terminal."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
-    """One fleet for all tests here: whole again, whatever became of it in the one before."""
+    """One fleet for all tests here, restored before each test."""
     restore_fleet(started, kafka)
     return started
 
 
 def show(browser: Chrome, fleet: LocalFleet, told_by: ProxyId) -> None:
-    """Open a member's page, and keep all that it will tell."""
+    """Open a member's page, and keep all news that it receives."""
     browser.get(address(fleet, told_by))
     wait_for(lambda: len(owners(browser)) == 3, "the matrix is there")
     browser.execute_script(KEEP_NEWS)
 
 
 def heard(browser: Chrome) -> str:
-    """All that was told since then: the page itself shows the last of it alone."""
+    """All news since then: the page itself shows only the newest."""
     return "\n".join(browser.execute_script("return window.heard"))
 
 
@@ -81,7 +81,7 @@ def address(fleet: LocalFleet, proxy_id: ProxyId) -> str:
 
 
 def owners(browser: Chrome) -> dict[str, ProxyId]:
-    """Broker → the member that the matrix shows as its owner."""
+    """The owner of each broker in the page's matrix."""
     found: dict[str, ProxyId] = browser.execute_script(OWNERS)
     return found
 
@@ -92,7 +92,7 @@ def states(browser: Chrome) -> dict[ProxyId, str]:
 
 
 def choose(browser: Chrome, label: str, member: str = "") -> None:
-    """Press a button of the tables, and say yes."""
+    """Press a button of the tables, and confirm."""
     browser.find_element(By.CSS_SELECTOR, f"button[aria-label='{label}']").click()
     wait_for(lambda: browser.find_element(By.ID, "confirm").is_displayed(), "it asks")
     if member:
@@ -161,8 +161,8 @@ def test_a_takeover_is_seen_as_it_happens(
         wait_for(
             lambda: owners(browser).get(lost) not in (None, victim), "another one has it, without a reload"
         )
-        taken = rf"{victim} \((?!drain).*: broker {lost};.* \d+ ms"
-        wait_for(lambda: re.search(taken, text(browser, "takeovers")), "the takeover is told")
+        takeover_text = rf"{victim} \((?!drain).*: broker {lost};.* \d+ ms"
+        wait_for(lambda: re.search(takeover_text, text(browser, "takeovers")), "the takeover is told")
         wait_for(lambda: states(browser).get(victim) in ("down", "suspect"), "it is shown as dead")
         wait_for(lambda: int(text(browser, "fact-generation")) > generation, "it is committed")
         assert f"Broker {lost}: {victim} to" in heard(browser)
@@ -172,11 +172,11 @@ def test_a_takeover_is_seen_as_it_happens(
         load.await_flow()
 
         def flows() -> bool:
-            """The first time it may be told of the second in which nothing flowed."""
+            """The first document may be of the second in which no records flowed."""
             shown = fleet_command(own, "top", "--once")
             now = {str(each["broker_id"]): each["advertised"] for each in shown["ownership"]["identities"]}
             if now != {broker: [owner] for broker, owner in owners(browser).items()}:
-                return False  # one of the two was asked before something moved
+                return False  # one of the two was queried before something moved
             assert [
                 each for each in shown["rate_sources"] if not each["rated"] and each["error"] is None
             ] == []
@@ -185,24 +185,27 @@ def test_a_takeover_is_seen_as_it_happens(
         wait_for(flows, "a terminal is told the same, and what passes")
     assert load.failures == []
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
-    asked: list[str] = browser.execute_script(script)
-    assert [each for each in asked if not each.startswith(address(own, told_by))] == []
+    request_count: list[str] = browser.execute_script(script)
+    assert [each for each in request_count if not each.startswith(address(own, told_by))] == []
     assert serious_log_entries(browser) == []
 
 
 def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> None:
-    """The page says in red that what is known grows old, and then that it is; a terminal goes from one teller
-    to the next, and says the same. How many live in the beginning does not matter."""
-    *tellers, last = started.running
+    """A page reports in red that its state grows old, and then that it is old.
+
+    A terminal switches from one reporter to the next, and reports the same. The number of live members at the
+    beginning does not matter.
+    """
+    *reporters, last = started.running
     show(browser, started, last)
     stale = browser.find_element(By.ID, "fact-stale")
     assert (stale.text, stale.get_attribute("class")) == ("no", "")
     with Terminal("top", "--config", str(started.config)) as terminal:
-        for teller in tellers:
-            terminal.await_all(f"reported by {teller}", "not stale", "B/s")
-            started.kill(teller)
+        for reporter in reporters:
+            terminal.await_all(f"reported by {reporter}", "not stale", "B/s")
+            started.kill(reporter)
         terminal.await_all(
-            f"reported by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{teller}"
+            f"reported by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{reporter}"
         )
         wait_for(lambda: "No quorum" in text(browser, "alarm"), "the page says it, too")
         wait_for(lambda: stale.get_attribute("class") == "bad", "in red")

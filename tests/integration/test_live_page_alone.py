@@ -1,4 +1,4 @@
-"""The live page in a real browser, before a fleet that is made up: what a real one seldom comes to."""
+"""The live page in a real browser, for simulated fleets in states that real fleets seldom reach."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def member() -> Iterator[Served]:
 
 
 def buttons(browser: Chrome) -> list[str]:
-    """Those in the tables, which change something."""
+    """The buttons in the tables, which change something."""
     script = "return [...document.querySelectorAll('td button')].map(each => each.ariaLabel)"
     return list(map(str, browser.execute_script(script)))
 
@@ -88,7 +88,7 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
             assert not dialog.is_displayed()
             assert buttons(browser) == []
 
-            # There was no other way to the token to write than to close the tab.
+            # Formerly, closing the tab was the only way to drop the write token.
             other = browser.find_element(By.ID, "other")
             other.click()
             assert dialog.is_displayed()
@@ -107,7 +107,7 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
 
 
 def large(moved: dict[BrokerId, ProxyId], generation: int) -> FleetView:
-    """Three hundred brokers, all of them p1's but for some."""
+    """Three hundred brokers, all but some of them owned by p1."""
     owned = {broker_id: (moved.get(broker_id, "p1"),) for broker_id in range(1, 301)}
     known = view().directory
     directory = Directory(generation, generation, owned, owned, known.members, {})
@@ -115,9 +115,9 @@ def large(moved: dict[BrokerId, ProxyId], generation: int) -> FleetView:
 
 
 def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Served) -> None:
-    """Those above the first 200 were not, and what a filter had hidden was new when it was cleared."""
+    """Rows after the first 200 were not updated, and a cleared filter showed hidden rows as new."""
 
-    def told(generation: int) -> bool:
+    def shows_generation(generation: int) -> bool:
         return text(browser, "fact-generation") == str(generation)
 
     member.source.shown = large({}, 7)
@@ -137,7 +137,7 @@ def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Ser
     field.clear()
     wait_for(lambda: "7" in shown(browser), "all are shown")
     member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 11)
-    wait_for(lambda: told(11), "nothing has moved")
+    wait_for(lambda: shows_generation(11), "nothing has moved")
     assert text(browser, "news") == "Broker 251: p1 to p2."
     assert serious_log_entries(browser) == []
 
@@ -145,13 +145,13 @@ def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Ser
 def test_host_that_is_lost_silently_is_asked_again(
     browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read then never came to an end."""
-    asked, follow = 0, LiveFeed.follow
+    """The pending read never ended."""
+    operations, follow = 0, LiveFeed.follow
 
     async def lost(live: LiveFeed, watcher: Watcher) -> AsyncGenerator[bytes, None]:
-        nonlocal asked
-        asked += 1
-        this = asked
+        nonlocal operations
+        operations += 1
+        this = operations
         async for document in follow(live, watcher):
             yield document
             if this == 1:
@@ -164,7 +164,7 @@ def test_host_that_is_lost_silently_is_asked_again(
     wait_for(lambda: "No update" in text(browser, "alarm"), "it says that it is old")
     wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
     wait_for(lambda: "No update" not in text(browser, "alarm"), "and says so")
-    assert asked >= 2
+    assert operations >= 2
 
 
 NOW_MS = 1_790_000_000_000
@@ -172,34 +172,34 @@ AGO_S = {"p1": 270, "p2": 265, "p3": 30}
 
 
 @dataclass
-class Going(Source):
-    """Its clock goes by a second each time that it is looked at by ten."""
+class ServerThread(Source):
+    """Its clock advances by a second after every ten looks."""
 
     looks: int = 0
 
     def view(self) -> FleetView:
         self.looks += 1
-        taken = TakeoverLog()
+        takeover_log = TakeoverLog()
         for proxy_id, ago_s in AGO_S.items():
             at = Moment(NOW_MS - 1000 * ago_s, 1000.0 - ago_s)
             soon = Moment(at.wall_ms + 40, at.mono_s + 0.04)
-            taken = taken.put(Takeover(proxy_id, "silent", at, (2,), soon, soon))
+            takeover_log = takeover_log.put(Takeover(proxy_id, "silent", at, (2,), soon, soon))
         now = Moment(NOW_MS + 100 * self.looks, 1000.0 + self.looks / 10)
-        return replace(self.shown, now=now, takeovers=taken)
+        return replace(self.shown, now=now, takeovers=takeover_log)
 
 
 def places(browser: Chrome, selector: str) -> list[dict[str, Any]]:
-    """Where elements are in the window, and what they say."""
+    """The positions of elements in the window, and their texts."""
     found = browser.find_elements(By.CSS_SELECTOR, selector)
     return [{**each.rect, "says": each.text} for each in found if each.is_displayed()]
 
 
 def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
-    with served(Going()) as member:
+    with served(ServerThread()) as member:
         browser.get(member.url)
         wait_for(lambda: places(browser, "#axis button"), "the line is there")
         assert text(browser, "span").startswith("From ")
-        # Two within five seconds of five minutes are one mark.
+        # Two takeovers within five seconds of five minutes are one mark.
         assert [each["says"] for each in places(browser, "#axis button")] == ["2", "1"]
         (axis,) = places(browser, "#axis")
         marks = places(browser, "#axis li")

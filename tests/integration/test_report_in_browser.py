@@ -1,4 +1,4 @@
-"""The page of a report in a real browser: what a reader sees of it."""
+"""The page of a report in a real browser."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 
 
-def endpoint_of(told: str) -> Endpoint:
-    host, _, port = told.rpartition(" ")[2].rpartition(":")
+def endpoint_of(endpoints: str) -> Endpoint:
+    host, _, port = endpoints.rpartition(" ")[2].rpartition(":")
     return Endpoint(host, int(port))
 
 
@@ -44,10 +44,10 @@ def test_topics_records_and_offsets_are_as_directly(
     """Records with keys, headers and times, offsets by time, removed records, and what brokers refuse."""
 
     def results(bootstrap: str, name: str) -> Output:
-        said = run([str(rskafka), "admin", bootstrap, name])
-        for what in ("broker", "dialled"):
-            said.pop(what)
-        return said
+        events = run([str(rskafka), "admin", bootstrap, name])
+        for event in ("broker", "dialled"):
+            events.pop(event)
+        return events
 
     name = make_topic()
     through = results(fleet.bootstrap(), f"{name}-fleet")
@@ -61,17 +61,17 @@ def test_topics_records_and_offsets_are_as_directly(
 def test_addresses_that_it_learns_and_dials_are_the_fleets(
     rskafka: Path, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """It connects to the leader of each partition, and to the controller."""
-    said = run([str(rskafka), "addresses", fleet.bootstrap(), make_topic()])
+    """rskafka connects to the leader of each partition, and to the controller."""
+    events = run([str(rskafka), "addresses", fleet.bootstrap(), make_topic()])
     owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
-    told = {int(each.partition(" ")[0]): endpoint_of(each) for each in said["broker"]}
-    assert {each: (fleet.owner_of(endpoint),) for each, endpoint in told.items()} == owned
-    assert told.keys() == kafka.brokers.keys()
+    endpoints = {int(each.partition(" ")[0]): endpoint_of(each) for each in events["broker"]}
+    assert {each: (fleet.owner_of(endpoint),) for each, endpoint in endpoints.items()} == owned
+    assert endpoints.keys() == kafka.brokers.keys()
     bootstrap = {endpoint_of(each) for each in fleet.bootstrap().split(",")}
-    dialled = {endpoint_of(each) for each in said["dialled"]}
-    assert dialled - bootstrap <= set(told.values())
-    assert set(told.values()) <= dialled
-    assert said["refused"] == ["InvalidPartitions"]
+    dialled = {endpoint_of(each) for each in events["dialled"]}
+    assert dialled - bootstrap <= set(endpoints.values())
+    assert set(endpoints.values()) <= dialled
+    assert events["refused"] == ["InvalidPartitions"]
 
 
 @pytest.mark.proves("rskafka", "planned move at least once")

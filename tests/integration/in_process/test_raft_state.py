@@ -291,10 +291,10 @@ class TestCommitting:
         leader, follower = await fleet.settled(), await fleet.other()
         command = fleet.own(0, 7)
         outcomes = await asyncio.gather(leader.commit(command), follower.commit(command))
-        again = await leader.commit(command)
+        second_result = await leader.commit(command)
 
         assert Outcome(True, "", 1) in outcomes
-        assert (again.applied, again.reason) == (False, "repeated")
+        assert (second_result.applied, second_result.reason) == (False, "repeated")
         assert (await fleet.equal()).generation == 1
 
     async def test_a_refused_command_says_why(self, fleet: Fleet) -> None:

@@ -149,7 +149,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 Limit = Callable[..., None]
 
 
-def guarding() -> Gate:
+def guarded_server() -> Gate:
     places = TokenSettings(Secret(None, "READ", (), 0), Secret(None, "WRITE", (), 0))
     return Gate(places, "fleet.yaml", {"READ": READ, "WRITE": WRITE})
 
@@ -344,7 +344,7 @@ def peek(peer: Peer) -> bytes:
 
 async def test_strangers_displace_nobody_with_a_token(address: Address, limit: Limit) -> None:
     limit(MAX_STRANGERS=4)
-    await address.serve(guarding())
+    await address.serve(guarded_server())
     reader = await address.connect()
     await reader.send(with_token(LIVE, READ))
     assert (await reader.receive()).startswith(b"HTTP/1.1 200")
@@ -359,7 +359,7 @@ async def test_refused_and_open_requests_leave_a_stranger(
     address: Address, limit: Limit, request_: bytes
 ) -> None:
     limit(MAX_STRANGERS=4, REQUEST_TIMEOUT_S=LIMIT_S)
-    await address.serve(guarding())
+    await address.serve(guarded_server())
     peers = [await address.connect() for _ in range(12)]
     for peer in peers:
         await peer.send(request_)
@@ -450,8 +450,8 @@ async def test_malformed_request_is_logged_once_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""
-    (once,) = connections.REQUEST_LOG.filters
-    monkeypatch.setattr(once, "_limit", LogLimit(connections.LOG_INTERVAL_S))
+    (first_answer,) = connections.REQUEST_LOG.filters
+    monkeypatch.setattr(first_answer, "_limit", LogLimit(connections.LOG_INTERVAL_S))
     await address.serve()
     for _ in range(3):
         peer = await address.connect()

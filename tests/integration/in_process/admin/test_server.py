@@ -111,8 +111,8 @@ async def test_readyz_names_each_check(member: Member) -> None:
 async def test_ownership_has_committed_and_advertised_owners(member: Member) -> None:
     status, text = await member.ask("GET", "/ownership")
     assert status == 200
-    told = json.loads(text)
-    assert told["identities"][1] == {
+    document = json.loads(text)
+    assert document["identities"][1] == {
         "broker_id": 2,
         "committed": ["p2"],
         "advertised": ["p3"],
@@ -120,12 +120,12 @@ async def test_ownership_has_committed_and_advertised_owners(member: Member) -> 
         "pinned_to": None,
         "endpoints": [{"listener": "external", "addresses": ["proxy3.test:9302"]}],
     }
-    assert (told["generation"], told["leader"], told["suspects"]) == (7, "p1", ["p2"])
-    assert told["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0.0}
-    assert told["takeovers"][0]["advertised_mono_s"] == 100.003
-    assert told["takeovers"][0]["committed_ms"] is None
-    assert [each["up"] for each in told["brokers"]] == [True, False, None]
-    assert told["identities"][2]["pinned_to"] == "p3"
+    assert (document["generation"], document["leader"], document["suspects"]) == (7, "p1", ["p2"])
+    assert document["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0.0}
+    assert document["takeovers"][0]["advertised_mono_s"] == 100.003
+    assert document["takeovers"][0]["committed_ms"] is None
+    assert [each["up"] for each in document["brokers"]] == [True, False, None]
+    assert document["identities"][2]["pinned_to"] == "p3"
 
 
 @pytest.mark.parametrize(("verb", "drained"), [("drain", True), ("undrain", False)])
@@ -212,9 +212,9 @@ async def test_client_reads_the_documents_of_a_member(member: Member) -> None:
         nobody.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         answers = await client.ask_all({"p1": member.url, "p2": dead})
-    told = answers["p1"]
-    assert isinstance(told, OwnershipDocument)
-    assert (told.generation, told.identities[1].advertised) == (7, ("p3",))
+    document = answers["p1"]
+    assert isinstance(document, OwnershipDocument)
+    assert (document.generation, document.identities[1].advertised) == (7, ("p3",))
     assert isinstance(answers["p2"], AdminError)
     assert "connection refused" in str(answers["p2"]) or "connect call failed" in str(answers["p2"])
 

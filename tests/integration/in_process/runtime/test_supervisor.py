@@ -377,20 +377,20 @@ def test_control_is_pinged_even_if_it_reads(node: Node) -> None:
 
 
 def test_reads_of_a_worker_count_from_the_previous_check(tmp_path: Path) -> None:
-    told = tmp_path / "io"
-    told.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
-    child = Child("worker", 0, io_fd=os.open(told, os.O_RDONLY), last_beat_s=10.0, checked_s=10.0, reads=7)
+    io_file = tmp_path / "io"
+    io_file.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
+    child = Child("worker", 0, io_fd=os.open(io_file, os.O_RDONLY), last_beat_s=10.0, checked_s=10.0, reads=7)
     child.is_pinged = True
     child.check_reads(10.2)
     assert (child.last_beat_s, child.is_pinged) == (10.0, True)
-    told.write_text("rchar: 91\nwchar: 4\nsyscr: 9\nsyscw: 8\n")
+    io_file.write_text("rchar: 91\nwchar: 4\nsyscr: 9\nsyscw: 8\n")
     child.check_reads(10.4)
     assert (child.last_beat_s, child.is_pinged) == (10.2, False)
     child.record_beat(10.5)
-    told.write_text("rchar: 91\nwchar: 4\nsyscr: 10\nsyscw: 8\n")
+    io_file.write_text("rchar: 91\nwchar: 4\nsyscr: 10\nsyscw: 8\n")
     child.check_reads(10.6)
     assert child.last_beat_s == 10.5  # the heartbeat is newer than the check
-    told.write_text("nothing\n")
+    io_file.write_text("nothing\n")
     child.check_reads(10.8)
     assert child.last_beat_s == 10.5
 
