@@ -33,8 +33,8 @@ def coordinator(kafka: KafkaCluster, group: str) -> BrokerId:
 
 def group_with_coordinator_of(kafka: KafkaCluster, group: str) -> str:
     """The name of another group with the same coordinator."""
-    wanted, names = coordinator(kafka, group), (f"{group}-{number}" for number in itertools.count(1))
-    return next(name for name in names if coordinator(kafka, name) == wanted)
+    coordinator_id, names = coordinator(kafka, group), (f"{group}-{number}" for number in itertools.count(1))
+    return next(name for name in names if coordinator(kafka, name) == coordinator_id)
 
 
 def owner_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
@@ -52,13 +52,13 @@ def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str
     return victim
 
 
-def await_protocols(kafka: KafkaCluster, wanted: Mapping[str, str]) -> None:
+def await_protocols(kafka: KafkaCluster, protocols: Mapping[str, str]) -> None:
     """Wait until the brokers report groups as stable, by protocol: classic, consumer …"""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
     def has_protocols() -> bool:
         listed = admin.list_consumer_groups().result(LIMIT_S).valid
         types = {each.group_id: each.type.name.lower() for each in listed}
-        return wanted.items() <= types.items()
+        return protocols.items() <= types.items()
 
-    wait_for(has_protocols, f"groups {dict(wanted)}", LIMIT_S)
+    wait_for(has_protocols, f"groups {dict(protocols)}", LIMIT_S)

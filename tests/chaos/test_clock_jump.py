@@ -73,9 +73,9 @@ class Clock:
     def set(self, ahead_s: float) -> None:
         """Let the clock jump for all processes at once."""
         self.ahead_s = ahead_s
-        beside = self._file.with_suffix(".new")
-        beside.write_text(f"{ahead_s:+.0f}")
-        beside.replace(self._file)
+        new_file = self._file.with_suffix(".new")
+        new_file.write_text(f"{ahead_s:+.0f}")
+        new_file.replace(self._file)
 
 
 JumpingClocks = tuple[LocalFleet, FleetNetwork, Mapping[ProxyId, Clock]]

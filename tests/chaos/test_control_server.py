@@ -198,10 +198,10 @@ def test_rotated_tokens_end_streams(make_fleet: MakeFleet) -> None:
     assert stream.readline().startswith(b"data: ")
 
     fresh, file = "fresh-0123456789abcdef", fleet.config.parent / "read-token"
-    beside = file.with_name("fresh-token")
-    beside.touch(mode=0o600)
-    beside.write_text(fresh)
-    os.replace(beside, file)
+    new_token = file.with_name("fresh-token")
+    new_token.touch(mode=0o600)
+    new_token.write_text(fresh)
+    os.replace(new_token, file)
     rotated_s = time.monotonic()
     while stream.readline():
         assert time.monotonic() - rotated_s < 2 * ANSWER_LIMIT_S

@@ -141,7 +141,9 @@ def test_torn_journal_is_repaired_and_damaged_one_needs_a_reset(own_fleet: Local
     own_fleet.start(victim)
     own_fleet.await_ready(victim)
     own_fleet.wait_until(lambda: log_has(own_fleet, victim, "votes again", since), "caught up")
-    own_fleet.wait_until(lambda: own_fleet.ownership(victim).raft_error is None, "it says so")
+    own_fleet.wait_until(
+        lambda: own_fleet.ownership(victim).raft_error is None, "the member reports no error"
+    )
     assert {Path(str(each)).exists() for each in done["changed"]} == {True}
     # The member really votes: without one of the others, a commit needs its vote.
     other = next(each for each in own_fleet.members if each not in (victim, own_fleet.leader()))
@@ -155,8 +157,8 @@ def check_torn_tail_repair(own_fleet: LocalFleet, victim: ProxyId, path: Path) -
     whole = path.read_bytes()
     torn = whole[whole.rindex(MARKER) : -3]
     path.write_bytes(whole + torn)
-    beside = path.with_name("journal.new")
-    beside.write_bytes(whole[: len(whole) // 2])
+    torn_rewrite = path.with_name("journal.new")
+    torn_rewrite.write_bytes(whole[: len(whole) // 2])
     other = next(each for each in own_fleet.members if each not in (victim, own_fleet.leader()))
     commit(own_fleet, other, other, True)  # entries that the member must catch up with
 
@@ -166,9 +168,9 @@ def check_torn_tail_repair(own_fleet: LocalFleet, victim: ProxyId, path: Path) -
     assert "fleet journal repair" in found["advice"]
     code, repaired = journal(own_fleet, "repair", victim)
     assert (code, repaired["survey"]["verdict"]) == (0, "whole")
-    assert set(repaired["changed"]) == {str(path), str(beside)}
+    assert set(repaired["changed"]) == {str(path), str(torn_rewrite)}
     assert path.read_bytes() == whole
-    assert not beside.exists()
+    assert not torn_rewrite.exists()
     assert repaired["survey"]["last_index"] == survey["last_index"] > 0
 
     since = len(own_fleet.log(victim).read_text())
@@ -219,7 +221,9 @@ def test_full_or_read_only_disk_costs_the_vote_until_writable(
         assert serves(own_fleet, victim)
 
         (inside / "ballast").unlink()
-        own_fleet.wait_until(lambda: own_fleet.ownership(victim).raft_error is None, "it takes part again")
+        own_fleet.wait_until(
+            lambda: own_fleet.ownership(victim).raft_error is None, "the member takes part in Raft again"
+        )
         own_fleet.wait_until(
             lambda: own_fleet.ownership(victim).commit_index >= own_fleet.ownership(other).commit_index,
             "caught up",
@@ -248,7 +252,9 @@ def test_full_or_read_only_disk_costs_the_vote_until_writable(
         check_record_passes(own_fleet, victim, kafka, after)
 
         assert remount(process.pid, folder, "rw")
-        own_fleet.wait_until(lambda: own_fleet.ownership(victim).raft_error is None, "it takes part again")
+        own_fleet.wait_until(
+            lambda: own_fleet.ownership(victim).raft_error is None, "the member takes part in Raft again"
+        )
         own_fleet.wait_until(lambda: own_fleet.ownership(last).quorum.present, "a quorum of two")
         commit(own_fleet, last, third, True)
         own_fleet.wait_until(

@@ -137,7 +137,7 @@ def test_occasionally_broken_links_cause_no_takeover(gray: Gray) -> None:
     generation, since_s, lost = harness.generation(), time.monotonic(), links_lost(fleet, victim)
     for number in range(1, HANG_UP_COUNT + 1):
         fleet_network.hang_up(victim)
-        wait_for(partial(has_lost_links, fleet, victim, lost + 2 * number), "links that are lost")
+        wait_for(partial(has_lost_links, fleet, victim, lost + 2 * number), "lost links")
         wait_for(lambda: is_fully_linked(fleet), "every link", WHOLE_LIMIT_S)
         harness.check_unmoved(since_s)
     harness.await_quiet(QUIET_S)

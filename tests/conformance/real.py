@@ -41,7 +41,7 @@ MAX_ATTEMPTS: Final = 8
 ATTEMPT_PAUSE_S: Final = 0.25
 
 _CLOCK_TIME = "the time it was"
-_RANDOM_VALUE = "made up anew each time"
+_RANDOM_VALUE = "random each time"
 _BROKER_ACTIVITY = "goes on while brokers are at work"
 NORMALIZATIONS: Final[Mapping[str, str]] = {
     "*.ThrottleTimeMs": "depends on the quotas at that moment",

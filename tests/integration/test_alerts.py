@@ -136,7 +136,7 @@ def test_a_fleet_at_rest_raises_nothing(own: LocalFleet, watching: Prometheus) -
     up = f'up{{job="{FLEET}"}}'
     wait_for(lambda: {value for _, value in watching.ask(up)} == {1.0}, "all are scraped")
     each_of_all = f'fleet_identity_live_owners{{job="{FLEET}"}}'
-    wait_for(lambda: len(watching.ask(each_of_all)) == 3 * len(own.members), "all tell of all")
+    wait_for(lambda: len(watching.ask(each_of_all)) == 3 * len(own.members), "all members report all others")
     assert watching.ask(f'max_over_time(fleet:identities_unserved:ratio{{job="{FLEET}"}}[1h])') == [
         ({"job": FLEET}, 0.0)
     ]

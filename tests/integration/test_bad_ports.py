@@ -93,7 +93,7 @@ def test_events_and_weights_go_on_where_a_port_cannot_be(kafka: KafkaCluster, tm
         with fleet:
             fleet.await_settled(frozenset(kafka.brokers) - {MISNAMED})
             before = misnamed.misnamed
-            wait_for(lambda: misnamed.misnamed > before + 20, "members have read that port again and again")
+            wait_for(lambda: misnamed.misnamed > before + 20, "members have read the port repeatedly")
             misnamed.ports[MISNAMED] = misnamed.fronts[MISNAMED].port
             fleet.await_settled(frozenset(kafka.brokers))
 

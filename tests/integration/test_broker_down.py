@@ -67,7 +67,7 @@ def test_dead_broker_closes_only_its_own_port_and_comes_back(
                 assert config_error(served, broker_id) == 0
         with Connection(fleet.bootstrap_endpoint(proxy_id)) as bootstrap:
             assert bootstrap.ask(wire.metadata(1))
-        wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows it")
+        wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows the change")
         assert fleet.is_ready(proxy_id)
     # The identity still has an owner, and no other identity has moved.
     now = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
@@ -105,7 +105,7 @@ def test_a_broker_that_is_frozen_gets_no_bootstrap_connection(fleet: LocalFleet,
     os.kill(kafka.pid(DOWN), signal.SIGSTOP)
     try:
         for proxy_id in fleet.members:
-            wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows it")
+            wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows the change")
         until_s = time.monotonic() + FROZEN_S
         wait_for(lambda: time.monotonic() > until_s, "time has passed")
         for proxy_id in fleet.members:

@@ -98,14 +98,17 @@ def test_events_wait_on_disk_across_a_restart_without_kafka(kafka: KafkaCluster,
     front = Endpoint("127.0.0.1", port)
     with publisher("events-b.", lambda: (front,), tmp_path) as made:
         made.put(records(0, 100))
-        wait_for(lambda: made.progress.waiting == 100 and made.progress.trouble, "they wait, and it says so")
+        wait_for(
+            lambda: made.progress.waiting == 100 and made.progress.trouble,
+            "the clients wait, and the log says so",
+        )
     with publisher("events-b.", lambda: (front,), tmp_path) as made:
         made.put(records(100, 100))
         wait_for(lambda: made.progress.waiting == 200, "all of them wait")
         relays = Relays()
         relays.forward(front, kafka.endpoints[0])
         try:
-            wait_for(lambda: made.progress.sent == 200, "they are sent once Kafka is there")
+            wait_for(lambda: made.progress.sent == 200, "the events are sent once Kafka is available")
         finally:
             relays.close()
         assert made.progress.trouble == ""
@@ -117,7 +120,7 @@ def test_flood_of_events_is_dropped_and_counted_without_blocking(tmp_path: Path)
     made.put(records(0, QUEUE_LIMIT_RECORDS + 7))
     made.start()
     try:
-        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first ones are stored")
+        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first events are stored")
         assert made.progress.dropped == 7
     finally:
         made.stop(LIMIT_S)
@@ -129,7 +132,9 @@ def test_expendable_events_leave_room_for_the_others(tmp_path: Path) -> None:
     made.put(records(0, QUEUE_LIMIT_RECORDS - EXPENDABLE_LIMIT_RECORDS + 1))
     made.start()
     try:
-        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first ones of each are stored")
+        wait_for(
+            lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first events of each topic are stored"
+        )
         assert made.progress.dropped == QUEUE_LIMIT_RECORDS - EXPENDABLE_LIMIT_RECORDS + 1
     finally:
         made.stop(LIMIT_S)
@@ -145,9 +150,9 @@ def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) 
     try:
         made.put(records(0, 3))
         if spoilt:
-            wait_for(lambda: "spool" in made.progress.trouble, "it says so")
+            wait_for(lambda: "spool" in made.progress.trouble, "the reported error of the spool")
             path.rmdir()
-        wait_for(lambda: made.progress.waiting == 3, "they are stored in the end")
+        wait_for(lambda: made.progress.waiting == 3, "the events are stored at last")
     finally:
         made.stop(LIMIT_S)
     with Spool(path, ROOM) as spool:
@@ -180,7 +185,7 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
                 for generation in generations
             )
         ),
-        "every generation is told of by the survivors",
+        "the survivors report every generation",
     )
     events = read_events()
     for generation in generations:

@@ -144,7 +144,7 @@ def test_a_consumer_follows_a_leader_that_moves(
     with received.open("wb") as output, subprocess.Popen(consume, stdout=output) as consumer:
         try:
             produce(fleet.bootstrap(), topic, lines)
-            wait_for(lambda: received.read_bytes().count(b"\n") == 100, "what was there at first")
+            wait_for(lambda: received.read_bytes().count(b"\n") == 100, "the initial state")
             assert not endpoint_of_the_new_leader()
             kafka_tool(REASSIGN, *directly, "--reassignment-json-file", str(plan), "--execute")
             first = ("--election-type", "preferred", "--topic", topic, "--partition", "0")

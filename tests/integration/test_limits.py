@@ -71,7 +71,7 @@ def test_connection_flood_is_closed_and_others_notice_nothing(
                 with Connection(endpoint) as asking:
                     assert not is_served(asking)
                 refused += 1
-        wait_for(lambda: closed_for(fleet, "max_connections") >= refused, "they are counted")
+        wait_for(lambda: closed_for(fleet, "max_connections") >= refused, "the refused clients are counted")
         load.await_flow()
     assert load.failures == load.errors == []
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
@@ -102,7 +102,7 @@ def test_late_client_is_closed_and_waiting_client_is_not(
         assert waiting.receive()[0] == 1
         assert time.monotonic() - began_s >= FLOOD_S
     for limit in times:
-        wait_for(partial(closed_for, fleet, limit), "it is counted")
+        wait_for(partial(closed_for, fleet, limit), "the connection is counted")
         assert (closed_for(fleet, limit), len(log_lines_of(fleet, limit))) == (1, 1)
     assert count(kafka.bootstrap_servers, topic, [0]) == 0
 
@@ -116,7 +116,7 @@ def test_a_source_has_so_many_connections_and_so_many_bytes(make_fleet: MakeFlee
         while is_served(opened.enter_context(Connection(port))):
             held += 1
         assert held <= 10
-        wait_for(lambda: closed_for(fleet, "max_connections_per_source") >= 1, "it is counted")
+        wait_for(lambda: closed_for(fleet, "max_connections_per_source") >= 1, "the connection is counted")
         (line,) = log_lines_of(fleet, "max_connections_per_source")
         assert "connections of 127.0.0.1 are open" in line
     small = wire.produce(1, acks=0)

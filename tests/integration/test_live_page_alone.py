@@ -76,12 +76,12 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
         ) as member:
             browser.get(member.url)
             dialog = browser.find_element(By.ID, "ask")
-            wait_for(dialog.is_displayed, "it asks for a token")
+            wait_for(dialog.is_displayed, "the request for a token")
             assert violations(browser) == []
             enter(browser, "wrong-0123456789abcdef")
-            wait_for(lambda: "not in admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
+            wait_for(lambda: "not in admin.tokens" in text(browser, "ask-why"), "the error message")
             enter(browser, READ)
-            wait_for(lambda: shown(browser) == ["1", "2", "3"], "who reads sees the fleet")
+            wait_for(lambda: shown(browser) == ["1", "2", "3"], "the fleet for the read token")
             wait_for(lambda: "No rates yet: p1." in text(browser, "counted"), "its clock stands still")
             assert "–" in text(browser, "owners")  # noqa: RUF001 (as the page says what is not known)
             assert "B/s" not in text(browser, "owners")
@@ -98,10 +98,10 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
             assert buttons(browser) == []
             other.click()
             enter(browser, WRITE)
-            wait_for(lambda: "Drain p2" in buttons(browser), "who writes has buttons")
+            wait_for(lambda: "Drain p2" in buttons(browser), "buttons for the write token")
             browser.find_element(By.CSS_SELECTOR, "[aria-label='Drain p2']").click()
             browser.find_element(By.ID, "do").click()
-            wait_for(lambda: source.asked == [("p2", True)], "and they do what they say")
+            wait_for(lambda: source.asked == [("p2", True)], "the operation of the button")
             assert READ not in browser.current_url + browser.page_source
             assert WRITE not in browser.current_url + browser.page_source
 
@@ -124,15 +124,15 @@ def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Ser
     browser.get(member.url)
     wait_for(lambda: len(shown(browser)) == 200, "the first two hundred are shown")
     member.source.shown = large({250: "p3"}, 8)
-    wait_for(lambda: text(browser, "news") == "Broker 250: p1 to p3.", "one of the others has moved")
+    wait_for(lambda: text(browser, "news") == "Broker 250: p1 to p3.", "another row has moved")
 
     field = browser.find_element(By.ID, "filter")
     field.send_keys("25")
-    wait_for(lambda: "250" in shown(browser) and "1" not in shown(browser), "it is found")
+    wait_for(lambda: "250" in shown(browser) and "1" not in shown(browser), "the filtered rows")
     member.source.shown = large({250: "p3", 7: "p2"}, 9)
-    wait_for(lambda: text(browser, "news") == "Broker 7: p1 to p2.", "one has moved that is not shown")
+    wait_for(lambda: text(browser, "news") == "Broker 7: p1 to p2.", "a hidden row has moved")
     member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 10)
-    wait_for(lambda: text(browser, "news") == "Broker 251: p1 to p2.", "one has moved that is")
+    wait_for(lambda: text(browser, "news") == "Broker 251: p1 to p2.", "a shown row has moved")
     assert browser.find_elements(By.CSS_SELECTOR, "#owners .moved")
     field.clear()
     wait_for(lambda: "7" in shown(browser), "all are shown")
@@ -159,11 +159,11 @@ def test_host_that_is_lost_silently_is_asked_again(
 
     monkeypatch.setattr(LiveFeed, "follow", lost)
     browser.get(member.url)
-    wait_for(lambda: shown(browser) == ["1", "2", "3"], "it is shown")
+    wait_for(lambda: shown(browser) == ["1", "2", "3"], "the rows are shown")
     member.source.shown = view(directory=replace(view().directory, generation=99))
-    wait_for(lambda: "No update" in text(browser, "alarm"), "it says that it is old")
-    wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
-    wait_for(lambda: "No update" not in text(browser, "alarm"), "and says so")
+    wait_for(lambda: "No update" in text(browser, "alarm"), "the page says that the state is old")
+    wait_for(lambda: text(browser, "fact-generation") == "99", "the next update")
+    wait_for(lambda: "No update" not in text(browser, "alarm"), "the page reports updates again")
     assert operations >= 2
 
 
@@ -197,7 +197,7 @@ def places(browser: Chrome, selector: str) -> list[dict[str, Any]]:
 def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
     with served(ServerThread()) as member:
         browser.get(member.url)
-        wait_for(lambda: places(browser, "#axis button"), "the line is there")
+        wait_for(lambda: places(browser, "#axis button"), "the line in the log")
         assert text(browser, "span").startswith("From ")
         # Two takeovers within five seconds of five minutes are one mark.
         assert [each["says"] for each in places(browser, "#axis button")] == ["2", "1"]

@@ -185,7 +185,7 @@ def test_a_second_signal_stops_a_member_at_once(own: LocalFleet, make_topic: Mak
         assert connection.ask(wire.metadata(1))
         connection.send(wire.fetch(2, topic, 0, max_wait_ms=60_000))
         own.terminate("p1")
-        wait_for(lambda: is_refused(endpoint), "p1 accepts nobody any more")
+        wait_for(lambda: is_refused(endpoint), "p1 accepts no more connections")
         assert own.running == own.members
         again_s = time.monotonic()
         assert own.stop("p1") == 128 + signal.SIGTERM

@@ -229,7 +229,7 @@ def test_every_version_names_the_new_leader_by_fleet_address(
             )
             return result["ErrorCode"] in (NOT_LEADER, FENCED_LEADER_EPOCH) and nodes.keys() == {leader}
 
-        wait_for(names_new_leader, f"{api} v{version}: broker {old} tells of {leader}")
+        wait_for(names_new_leader, f"{api} v{version}: broker {old} names leader {leader}")
 
 
 @pytest.mark.parametrize("version", SHARED)
@@ -276,6 +276,6 @@ def test_share_consumer_learns_the_new_leader(
         error, nodes = ask("ShareFetch", [])
         return error == NOT_LEADER and nodes.keys() == {leader}
 
-    wait_for(names_new_leader, f"ShareFetch v{version}: broker {old} tells of {leader}")
+    wait_for(names_new_leader, f"ShareFetch v{version}: broker {old} names leader {leader}")
     accepted = {"FirstOffset": 0, "LastOffset": 0, "AcknowledgeTypes": [1]}
     assert ask("ShareAcknowledge", [accepted]) == (UNKNOWN_TOPIC_OR_PARTITION, {})

@@ -131,7 +131,7 @@ def test_time_limits_leave_no_exception_that_nobody_reads(named_fleet: NamedFlee
 def test_silent_first_address_of_a_name_delays_nobody(named_fleet: NamedFleet) -> None:
     """Found: the fleet never tried any other address of a name."""
     assert _answer_s(named_fleet, SILENT_AT_FIRST) < DELAY_LIMIT_S
-    wait_for(lambda: _is_up(named_fleet, SILENT_AT_FIRST), "the probe reaches it, too")
+    wait_for(lambda: _is_up(named_fleet, SILENT_AT_FIRST), "the probe reaches the broker, too")
     assert not any(
         named_fleet.names[SILENT_AT_FIRST] in each and "cannot be reached" in each
         for each in named_fleet.log().splitlines()

@@ -170,7 +170,7 @@ def test_survivors_report_a_takeover_in_one_trace(
         def takeovers() -> list[Exported]:
             return traces.by_name("fleet.takeover", fleet_member=victim)
 
-        wait_for(lambda: {each.by for each in takeovers()} == survivors, "both survivors tell of it")
+        wait_for(lambda: {each.by for each in takeovers()} == survivors, "both survivors report the takeover")
         (trace,) = {each.trace_id for each in takeovers()}
         wait_for(lambda: all(trace in exemplars(fleet, each) for each in survivors), "metrics name it")
         for root in takeovers():
@@ -189,12 +189,12 @@ def test_survivors_report_a_takeover_in_one_trace(
             found = traces.by_name("fleet.ownership", fleet_reason="takeover")
             return [each for each in found if each.trace_id == trace]
 
-        wait_for(changes, "the leader tells of the change of owners")
+        wait_for(changes, "the leader reports the change of owners")
         (change,) = changes()
         new_leader = change.by
         wait_for(
             lambda: new_leader in {each.by for each in traces.by_name("fleet.election")},
-            "an election is told of",
+            "a reported election",
         )
 
         drained = next(each for each in fleet.running if each != new_leader)
@@ -222,7 +222,7 @@ def test_a_takeover_is_as_ever_where_nobody_takes_traces(kafka: KafkaCluster, ma
         assert takeover.advertised_mono_s is not None
         assert takeover.committed_mono_s is not None
         assert takeover.committed_mono_s - takeover.detected_mono_s < SEND_TIMEOUT_S / 2
-    wait_for(lambda: all(warnings(fleet, each) for each in fleet.running), "the log says so")
+    wait_for(lambda: all(warnings(fleet, each) for each in fleet.running), "the line in the log")
     for survivor in fleet.running:
         (warning,) = warnings(fleet, survivor)
         assert f"http://127.0.0.1:{port}/v1/traces" in warning

@@ -183,7 +183,7 @@ def await_reported(fleet: LocalFleet) -> None:
             since_s.append(document.now_mono_s)
         return bool(since_s) and document.now_mono_s >= since_s[0] + REPORT_TIMEOUT_S
 
-    wait_for(is_reported, "the member knows it")
+    wait_for(is_reported, "the member knows the broker")
 
 
 def assert_rare(dropped_connections: DroppedConnections, port: Endpoint, awake: int, sooner: int = 0) -> None:

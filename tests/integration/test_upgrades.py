@@ -106,7 +106,7 @@ def test_a_member_is_added_and_taken_away_again(
         restart(grown, proxy_id, kafka, OLD_RELEASE)
     grown.start(NEW_RELEASE)
     grown.await_ready(NEW_RELEASE)
-    grown.wait_until(lambda: committed(grown, "p1", NEW_RELEASE) is MemberStatus.UP, "it is taken in")
+    grown.wait_until(lambda: committed(grown, "p1", NEW_RELEASE) is MemberStatus.UP, "the member is taken in")
     grown.wait_until(lambda: all_are_up(grown, "p1", (*OLD_RELEASE, NEW_RELEASE)), "four are up")
     produce(grown.bootstrap([NEW_RELEASE]), topic, values)
     # Three brokers are enough for three members: the fourth replaces one of them.
@@ -141,7 +141,7 @@ def test_a_voter_on_a_new_machine_votes_again(four: LocalFleet, fleet_command: F
     fleet_command(four, "journal", "reset", "--node", victim)
     four.start(victim)
     four.await_ready(victim)
-    four.wait_until(lambda: takes_part(four, victim), "it votes again")
+    four.wait_until(lambda: takes_part(four, victim), "the member votes again")
     four.kill(other)
     # The leader has one voter left, so this voter makes a majority of the two.
     for verb in ("drain", "undrain"):
@@ -163,19 +163,21 @@ def test_voter_that_has_forgotten_votes_once_it_has_caught_up(
     four.await_ready(victim)
     for verb in ("drain", "undrain"):
         fleet_command(four, verb, victim)
-    four.wait_until(lambda: len(commit_indices(four)) == 1, "all have all that is committed")
+    four.wait_until(lambda: len(commit_indices(four)) == 1, "all members have applied the log")
 
     four.kill(victim, other)
     shutil.rmtree(data_dir)
     if how == "restored":
         shutil.copytree(tmp_path / "copy", data_dir)
     four.start(victim)
-    four.wait_until(partial(distrusts, four, survivor, victim), "its journal is known to be another one")
-    four.wait_until(lambda: forgets(four, victim), "it says that it does not vote")
+    four.wait_until(
+        partial(distrusts, four, survivor, victim), "the other voters know that the journal was replaced"
+    )
+    four.wait_until(lambda: forgets(four, victim), "the member reports that it does not vote")
     assert not four.ownership(survivor, LIMIT_S).quorum.present
     four.start(other)
     four.await_ready()
-    four.wait_until(lambda: all(takes_part(four, each) for each in OLD_RELEASE), "it votes again")
+    four.wait_until(lambda: all(takes_part(four, each) for each in OLD_RELEASE), "the member votes again")
     four.wait_until(lambda: not distrusts(four, survivor, victim), "and its votes count")
 
 
@@ -197,7 +199,7 @@ def takes_part(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
 def test_other_voters_commit_after_a_stop_of_the_whole_fleet(
     four: LocalFleet, fleet_command: FleetCommand
 ) -> None:
-    four.wait_until(lambda: len(commit_indices(four)) == 1, "all have all that is committed")
+    four.wait_until(lambda: len(commit_indices(four)) == 1, "all members have applied the log")
     with ThreadPoolExecutor() as pool:
         assert set(pool.map(four.stop, four.members)) == {0}
     document: dict[str, Any] = yaml.safe_load(four.config.read_text())
@@ -227,9 +229,9 @@ def test_members_whose_files_name_other_voters_get_no_link(grown: LocalFleet) ->
     assert grown.stop("p3") == 0
     grown.start("p3")
     for proxy_id in ("p1", "p2"):
-        grown.wait_until(partial(refuses, grown, proxy_id, "p3"), f"{proxy_id} says why it refuses p3")
+        grown.wait_until(partial(refuses, grown, proxy_id, "p3"), f"{proxy_id} logs why it refuses p3")
         assert not known(grown, proxy_id)["p3"].connected
-    grown.wait_until(lambda: takes_part(grown, "p1"), "the other two go on")
+    grown.wait_until(lambda: takes_part(grown, "p1"), "the other two continue")
     assert not grown.ownership("p3", LIMIT_S).quorum.present
 
 
@@ -256,7 +258,7 @@ def test_copies_of_all_data_restore_what_was_known_then(
     fleet.await_ready()
     fleet_command(fleet, "undrain", "p3")
     fleet.await_settled(frozenset(kafka.brokers))
-    fleet.wait_until(lambda: all_are_up(fleet, "p1", OLD_RELEASE), "p3 is one of them again")
+    fleet.wait_until(lambda: all_are_up(fleet, "p1", OLD_RELEASE), "p3 is a voter again")
     fleet.kill(*fleet.members)
 
     shutil.rmtree(fleet.data)

@@ -176,9 +176,9 @@ def test_brokers_are_trusted_only_by_current_certificates(
     assert sorted(each.value() or b"" for each in read) == sorted(values)
 
     shutil.copy(foreign, ca)
-    wait_for(lambda: says(fleet, f"broker 1 at .* cannot be reached: {refused}"), "it is down")
+    wait_for(lambda: says(fleet, f"broker 1 at .* cannot be reached: {refused}"), "the broker is down")
     shutil.copy(authority.certificate, ca)
-    wait_for(lambda: says(fleet, "broker 1 at .* is reachable again"), "it is up")
+    wait_for(lambda: says(fleet, "broker 1 at .* is reachable again"), "the broker is up")
     produce(fleet.bootstrap(), OPEN, values)
 
 
@@ -266,7 +266,7 @@ def test_none_of_the_rights_that_are_documented_can_be_spared(
     else:
         assert asyncio.run(reading) == {1: 2.5}
         denied = rf"events cannot be \w+: .*TopicAuthorizationFailed.*{re.escape(prefix)}"
-        wait_for(lambda: says(fleet, denied), "what may not be done in the log")
+        wait_for(lambda: says(fleet, denied), "the denied operation in the log")
 
 
 def test_without_a_principal_brokers_are_learned_from_traffic(

@@ -40,7 +40,7 @@ class ManyBrokers(KafkaCluster):
         if broker_id != CONTROLLER_ID:
             text = text.replace("process.roles=broker,controller", "process.roles=broker")
             text = re.sub(r"(?m)^(listeners=.*?),CONTROLLER://[^,\n]*", r"\1", text)
-        # librdkafka 2.16.1 cannot read Metadata of so many brokers with racks: "Not enough room in tmpabuf".
+        # librdkafka 2.16.1 cannot read Metadata of 60 brokers with racks: "Not enough room in tmpabuf".
         text = re.sub(r"(?m)^broker\.rack=.*\n", "", text)
         return text + "log.cleaner.enable=false\nbackground.threads=1\nnum.recovery.threads.per.data.dir=1\n"
 

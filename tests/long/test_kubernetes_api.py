@@ -79,7 +79,7 @@ class Place:
         return self.api.helm(command, RELEASE, *what, "--namespace", self.namespace, *arguments)
 
     def stored(self) -> dict[tuple[str, str], Document]:
-        """What is there beside Helm's own notes."""
+        """The objects of the release, without Helm's own records."""
         found = self.api.stored(self.namespace)
         return {key: each for key, each in found.items() if each.get("type") != "helm.sh/release.v1"}
 

@@ -258,7 +258,7 @@ class TestForgetting:
 
 
 def remembers_all(judge: Member, voter: Member) -> bool:
-    """Whether one voter knows the newest standing of another."""
+    """Whether one voter knows the newest promises of another."""
     knowing, known = judge.node.replica, voter.node.replica
     if knowing is None or known is None or known.journal is None or known.journal.pending:
         return False

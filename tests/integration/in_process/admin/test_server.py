@@ -34,14 +34,14 @@ HEADER = {"X-Fleet-Admin": "1"}
 
 
 def listening() -> socket.socket:
-    """As the supervisor binds it before control starts."""
+    """A socket as the supervisor binds it before control starts."""
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     return sock
 
 
 class Member:
-    """A served admin interface and a session to ask it."""
+    """A served admin interface and a session for requests."""
 
     def __init__(self, source: Source, url: str, session: aiohttp.ClientSession) -> None:
         self.source = source
@@ -288,7 +288,7 @@ async def test_each_answer_takes_one_view(member: Member) -> None:
 
 
 async def status_of(port: int, target: str, *headers: str) -> tuple[int, str]:
-    """The status and the body of an answer to a request as it is written here."""
+    """The status and the body of the answer to a raw request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [f"GET {target} HTTP/1.1", *headers, "Connection: close", "", ""]
     writer.write("\r\n".join(lines).encode())
@@ -321,7 +321,7 @@ OTHER_HOSTS = (
 
 @pytest_asyncio.fixture
 async def named_port() -> AsyncIterator[int]:
-    """Of a member without tokens, in whose configuration there is a name."""
+    """Of a member without tokens, whose configuration contains a name."""
     sock = listening()
     server = await serve(Source(), sock, hosts={"proxy1"})
     yield sock.getsockname()[1]
@@ -330,7 +330,7 @@ async def named_port() -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("path", [each for each in SECRET_PATHS if each != "/live"])
 async def test_reads_without_tokens_check_the_host(named_port: int, path: str) -> None:
-    """A page whose name resolves to this address could read where brokers are."""
+    """A page whose name resolves to this address could read the addresses of brokers."""
     expected = 404 if path == "/owners" else 200
     for host in OWN_HOSTS:
         assert (host, (await status_of(named_port, path, f"Host: {host}"))[0]) == (host, expected)
@@ -385,7 +385,7 @@ READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
 
 @pytest_asyncio.fixture
 async def guarded() -> AsyncIterator[Member]:
-    """With tokens, and not on loopback alone: what is allowed there is allowed by the token."""
+    """With tokens, and not on loopback only: the token decides what is allowed."""
     source, sock = Source(), socket.create_server(("0.0.0.0", 0))
     sock.setblocking(False)
     places = TokenSettings(Secret(None, "READ", (), 0), Secret(None, "WRITE", (), 0))
@@ -482,7 +482,7 @@ async def test_refused_request_has_a_reason_and_is_counted(
 
 
 async def test_unreadable_tokens_refuse_every_request(caplog: pytest.LogCaptureFixture) -> None:
-    """As in a control process that is started again after the files have gone: the member itself goes on."""
+    """Like a control process that restarts after the files were removed: the member continues."""
     sock = listening()
     port = sock.getsockname()[1]
     places = TokenSettings(Secret(Path("/none"), None, (), 0), Secret(None, "WRITE", (), 0))

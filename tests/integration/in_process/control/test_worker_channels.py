@@ -48,13 +48,13 @@ class Control:
         listening.listen()
         self.seen: list[tuple[Broker, ...]] = []
         self.applied: list[int] = []
-        self.wanted: list[tuple[int, ...]] = []
+        self.unidentified: list[tuple[int, ...]] = []
         self.lost: list[tuple[int, ...]] = []
         self.passed: list[TrafficMessage] = []
         self.workers = WorkerChannels(
             listening,
             self.seen.append,
-            self.wanted.append,
+            self.unidentified.append,
             self.lost.append,
             self.applied.append,
             self.passed.append,
@@ -83,7 +83,7 @@ async def control() -> AsyncIterator[Control]:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 (what has passed through a socket is waited for)
+        while not condition():  # noqa: ASYNC110 (a socket reports nothing)
             await asyncio.sleep(0.002)
 
 
@@ -273,7 +273,7 @@ async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
         await until(lambda: len(control_stub.seen) == 2)
         assert control_stub.seen == [(B1, B2), (B2,)]
         worker.send(BrokersSeenMessage((), wanted=(3,)))
-        await until(lambda: control_stub.wanted == [(3,)])
+        await until(lambda: control_stub.unidentified == [(3,)])
 
 
 async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:

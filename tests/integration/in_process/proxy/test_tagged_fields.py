@@ -1,4 +1,4 @@
-"""A worker passes Fetch responses with many tagged fields: other clients have their turn."""
+"""A worker passes Fetch responses with many tagged fields, and other clients still get their turn."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ async def test_idle_client_that_does_not_read_is_paused(
 async def test_client_above_a_limit_that_does_not_read_is_paused(tmp_path: Path) -> None:
     async with running(tmp_path, [1], limits=Limits(max_connections=1)) as running_worker:
         _, first = await running_worker.connect(1)
-        await eventually(lambda: len(running_worker.connections()) == 1, "the first is there")
+        await eventually(lambda: len(running_worker.connections()) == 1, "the first connection")
         _, writer = await connect_narrow(running_worker, 1, None)
         connection = await flood(running_worker, writer, UNKNOWN_API_VERSIONS)
         assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MAX_REPLIES_PER_READ * REPLY_BYTES

@@ -1045,7 +1045,7 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> 
         writer.write(late[:15])
         await writer.drain()
         writer.write(late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0))
-        await eventually(lambda: one.ended, "the broker has had all that it is to have")
+        await eventually(lambda: one.ended, "the broker has received all expected bytes")
         assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         writer.close()
         await eventually(lambda: not running_worker.connections(), "the client has gone")
@@ -1908,7 +1908,9 @@ async def test_counters_are_sent_periodically(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 0.01)
     async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
+        await eventually(
+            lambda: control.counted()[-1:] and control.counted()[-1].errors, "the refused request is counted"
+        )
         control.die()
 
 

@@ -176,7 +176,7 @@ async def test_client_that_does_not_speak_tls(
         writer.write(fetch(1))
         assert b"answer" not in await reader.read()
         writer.close()
-        await eventually(lambda: refused(worker, caplog)[0] == 1, "it is counted")
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
         assert "client 127.0.0.1:" in refused(worker, caplog)[1]
         assert "it does not speak TLS" in refused(worker, caplog)[1]
         assert (one.accepted, worker.connections()) == (0, [])
@@ -205,7 +205,7 @@ async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
         writer.write(first_bytes)
         await reader.read()
         writer.close()
-        await eventually(lambda: refused(worker, caplog)[0] == 1, "it is counted")
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
         assert f"client: it does not speak TLS: {expected}" in refused(worker, caplog)[1]
 
 
@@ -217,7 +217,7 @@ async def test_http_within_tls_is_named_in_the_log(
         writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
         await reader.read()
         writer.close()
-        await eventually(lambda: bool(worker.worker.snapshot().errors), "it is counted")
+        await eventually(lambda: bool(worker.worker.snapshot().errors), "the failed handshake is counted")
         assert "client: it speaks HTTP to the TLS listener external; send health checks" in caplog.text
 
 
@@ -264,7 +264,7 @@ async def test_client_with_another_ca_refuses_the_worker(
             await asyncio.to_thread(
                 connect_and_check, worker, trusting(Authority(tmp_path / "else", "others"))
             )
-        await eventually(lambda: refused(worker, caplog)[0] == 1, "it is counted")
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
         assert "unknown ca" in refused(worker, caplog)[1]
 
 
@@ -334,7 +334,7 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
         for each in (late[:15], late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0)):
             await asyncio.to_thread(sock.sendall, each)
-        await eventually(lambda: one.ended, "the broker has had all that it is to have")
+        await eventually(lambda: one.ended, "the broker has received all expected bytes")
         assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         sock.close()
         await eventually(lambda: not worker.connections(), "the client has gone")
@@ -497,7 +497,9 @@ async def test_client_that_never_answers_the_goodbye_is_cut(
         assert await read_frame(reader) == response(1, b"answer")[4:]
         cast(asyncio.Transport, writer.transport).pause_reading()
         worker.worker.apply(worker.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: not worker.connections(), "it has gone, whatever the client does")
+        await eventually(
+            lambda: not worker.connections(), "the connection has ended, whatever the client does"
+        )
         writer.transport.abort()
 
 
@@ -574,6 +576,6 @@ async def test_unknown_server_name_is_refused(
         worker.worker.apply(worker.directory([one]))
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.to_thread(connect_and_check, worker, client, name, BOOTSTRAP)
-        await eventually(lambda: refused(worker, caplog)[0] == 1, "it is counted")
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
         assert "its server name does not belong to this listener" in refused(worker, caplog)[1]
         assert one.accepted == 0

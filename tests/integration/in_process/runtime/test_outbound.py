@@ -1,4 +1,4 @@
-"""A name with several addresses: the first that answers is taken, and no other attempt is left."""
+"""A name with several addresses: the first address that answers is used, and no attempt is left open."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_refusal_is_a_refusal(silent_endpoint: tuple[str, int]) -> None:
 async def test_address_without_route_keeps_the_earlier_refusal(
     silent_endpoint: tuple[str, int],
 ) -> None:
-    """As an address of a family that this machine lacks: a resolver sorts it to the end."""
+    """Like an address of a family that this machine lacks: a resolver sorts it to the end."""
     with pytest.raises(ConnectionRefusedError):
         await connect(tcp(silent_endpoint, UNREACHABLE))
 

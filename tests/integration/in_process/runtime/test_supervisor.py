@@ -363,7 +363,7 @@ def test_busy_worker_is_not_pinged(node: Node) -> None:
     assert "frozen" not in node.log
     silent.unlink()
     reading.unlink()
-    eventually(lambda: node.events.count("worker-0 asked") > 2, "it is asked now")
+    eventually(lambda: node.events.count("worker-0 asked") > 2, "the child is pinged")
     assert "frozen" not in node.log
 
 
@@ -371,7 +371,7 @@ def test_control_is_pinged_even_if_it_reads(node: Node) -> None:
     """Threads of control read as well, which proves nothing about its event loop."""
     node.mark("control.reading")
     node.start()
-    eventually(lambda: node.events.count("control asked") > 2, "it is asked")
+    eventually(lambda: node.events.count("control asked") > 2, "the child is pinged")
     node.mark("control.silent")
     eventually(lambda: len(node.pids("control")) == 2, "a new child in its place")
 
@@ -429,7 +429,7 @@ def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:
     node.start()
     slow = node.mark("worker-0.silent")
     os.kill(node.pids("worker-0")[0], signal.SIGKILL)
-    eventually(lambda: len(node.pids("worker-0")) == 2, "the next one")
+    eventually(lambda: len(node.pids("worker-0")) == 2, "the next worker")
     until = time.monotonic() + 2 * node.settings.timing.freeze_timeout_s  # the time that must not count
     eventually(lambda: time.monotonic() > until, "twice the freeze timeout")
     slow.unlink()
