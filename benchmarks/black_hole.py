@@ -37,7 +37,7 @@ from fleet.drills.workload.prober import Prober
 from fleet.drills.workload.waiting import background_tasks, eventually, in_thread
 from tests.chaos.seeded.effects import becomes, hears_all
 from tests.chaos.seeded.network import Toxiproxy
-from tests.chaos.seeded.run import Ground, prepare
+from tests.chaos.seeded.run import SharedServers, prepare
 
 Fault = Literal["both", "in", "out", "freeze"]
 Role = Literal["leader", "follower"]
@@ -132,7 +132,7 @@ class FaultRunner:
 
 
 @asynccontextmanager
-async def running_faults(ground: Ground, folder: Path) -> AsyncIterator[FaultRunner]:
+async def running_faults(ground: SharedServers, folder: Path) -> AsyncIterator[FaultRunner]:
     """Three members with the default timing, and Toxiproxy around each."""
     fleet = LocalFleet(folder, ground.upstream)
     with ExitStack() as ends:

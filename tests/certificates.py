@@ -1,4 +1,4 @@
-"""An authority that tests issue certificates with: for listeners, for brokers, for clients."""
+"""A certificate authority for tests: certificates for listeners, brokers and clients."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Pair:
-    """The files of a certificate and of its key; PEM."""
+    """The PEM files of a certificate and of its key."""
 
     certificate: Path
     key: Path
 
     @property
     def both(self) -> Path:
-        """One file with the two of them, as Kafka and OpenSSL take it, too."""
+        """One file with both, a format of Kafka and OpenSSL."""
         file = self.certificate.with_suffix(".pem")
         file.write_bytes(self.key.read_bytes() + self.certificate.read_bytes())
         return file
 
 
 class Authority:
-    """Issues into one folder, where its own certificate is `NAME.pem`."""
+    """Issues certificates into one folder. Its own certificate is `NAME.pem`."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,8 @@ class Authority:
         self.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
 
     def issue(self, name: str, hosts: Sequence[str] = ("127.0.0.1",), until: datetime | None = None) -> Pair:
-        """A certificate for servers at these hosts, and for a client of that name; replaces a former one."""
+        """Issue a certificate for servers at these hosts and for a client of that name; replaces an older
+        one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = self._builder(subject, key, until or datetime.now(UTC) + 7 * DAY)

@@ -1,4 +1,4 @@
-"""Which client has been shown to do what through a fleet: what tests declare, and what of it has passed.
+"""The features that each client has proved through a fleet: what tests declare, and which of them passed.
 
     @pytest.mark.proves("librdkafka", "produce", "classic group")
     def test_…
@@ -45,45 +45,45 @@ from tools.bootstrap import (
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
-NOTED: Final = ROOT / "build" / "compatibility.json"
+NOTES_FILE: Final = ROOT / "build" / "compatibility.json"
 MARK: Final = "proves"
 COMMAND: Final = "python -m tests.compatibility"
 
 
 def of_jar(folder: Path, name: str) -> str:
-    """The version of the one jar of a name."""
+    """The version of the only jar with a name."""
     (jar,) = folder.glob(f"{name}-[0-9]*.jar")
     return jar.stem.removeprefix(f"{name}-")
 
 
 def of_kcat() -> str:
-    said = subprocess.run([KCAT, "-V"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"^Version (\S+)", said, re.MULTILINE)
-    assert found is not None, said
+    output = subprocess.run([KCAT, "-V"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^Version (\S+)", output, re.MULTILINE)
+    assert found is not None, output
     return found[1]
 
 
 def of_go(program: Path) -> str:
-    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stdout
-    return said.strip().removeprefix("v")
+    output = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stdout
+    return output.strip().removeprefix("v")
 
 
-def locked(library: str, folder: str) -> str:
-    """The version of a Node library that a lock file installs: nobody needs Node to know it."""
+def locked_version(library: str, folder: str) -> str:
+    """The version of a Node library in a lock file, which is readable without Node."""
     lock = json.loads((CLIENTS_SOURCE / folder / "package-lock.json").read_text())
     version: str = lock["packages"][f"node_modules/{library}"]["version"]
     return version
 
 
 def of_kafka_python() -> str:
-    """The version that its lock file installs."""
+    """The version of kafka-python in its lock file."""
     found = re.search(r"^kafka-python==(\S+)", KAFKA_PYTHON_LOCK.read_text(), re.MULTILINE)
     assert found is not None
     return found[1]
 
 
 def of_crate(name: str, source: Path) -> str:
-    """The version of a crate that a lock file names: nobody needs Rust to know it."""
+    """The version of a crate in a lock file, which is readable without Rust."""
     packages = tomllib.loads((source / "Cargo.lock").read_text())["package"]
     return next(str(each["version"]) for each in packages if each["name"] == name)
 
@@ -101,12 +101,15 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "kafka-go": partial(of_go, KAFKA_GO),
         "rskafka": partial(of_crate, "rskafka", RSKAFKA_SOURCE),
         "kafka-python": of_kafka_python,
-        "kafkajs": partial(locked, "kafkajs", "kafkajs"),
-        "@platformatic/kafka": partial(locked, "@platformatic/kafka", "platformatic"),
+        "kafkajs": partial(locked_version, "kafkajs", "kafkajs"),
+        "@platformatic/kafka": partial(locked_version, "@platformatic/kafka", "platformatic"),
         "Spark": partial(of_package, "pyspark"),
     }
 )
-"""Each with what says which version is here. Spark reads and writes by the project's own source and sink."""
+"""How to find each client's installed version.
+
+Spark reads and writes by the project's own source and sink.
+"""
 FEATURES: Final = MappingProxyType(
     {
         "produce": "records arrive as they were, each once",
@@ -139,7 +142,7 @@ FEATURES: Final = MappingProxyType(
         "client 4.4": "the library of that release, which says whom it expects (KIP-1242)",
     }
 )
-"""What can be proved, in the order of the page, and what is meant."""
+"""The features that tests can prove, in the order of the page, and their meaning."""
 
 
 REMARKS: Final[Mapping[str, str]] = MappingProxyType(
@@ -155,7 +158,7 @@ REMARKS: Final[Mapping[str, str]] = MappingProxyType(
         ),
     }
 )
-"""What a "yes" leaves out, by client."""
+"""The limits of a "yes", by client."""
 
 
 class Proof(NamedTuple):
@@ -166,7 +169,7 @@ class Proof(NamedTuple):
 
 
 def proofs(client: object, features: Collection[object], test: str) -> Iterator[Proof]:
-    """What one mark stands for. Raises: ValueError: a name that is not known."""
+    """The proofs of one mark. Raises: ValueError: an unknown client or feature."""
     if client not in CLIENTS:
         raise ValueError(f"{test}: there is no client {client!r} in tests/compatibility.py")
     unknown = [each for each in features if each not in FEATURES]
@@ -177,11 +180,11 @@ def proofs(client: object, features: Collection[object], test: str) -> Iterator[
     yield from (Proof(str(client), str(feature), test) for feature in features)
 
 
-# ------------------------------------------------------------------------------------------ what is declared
+# ------------------------------------------------------------------------------------------ declared proofs
 
 
 def declared(folder: Path = ROOT / "tests") -> set[Proof]:
-    """What the tests below a folder of the project say that they prove.
+    """The proofs that the tests below a folder of the project declare.
 
     Raises: ValueError: something that they say makes no sense.
     """
@@ -194,7 +197,7 @@ def declared(folder: Path = ROOT / "tests") -> set[Proof]:
 
 
 def declared_in(source: str, path: str) -> set[Proof]:
-    """What the tests of a file say that they prove. Raises: ValueError: it makes no sense."""
+    """The proofs that the tests of a file declare. Raises: ValueError: a mark is invalid."""
     module, found = ast.parse(source), set[Proof]()
     known = 0
     for node in ast.walk(module):
@@ -219,13 +222,13 @@ def _marks(node: ast.AST) -> Iterator[ast.Call]:
             yield each
 
 
-# ------------------------------------------------------------------------------------------- what has passed
+# -------------------------------------------------------------------------------------------- passed proofs
 
 
 class Notes:
-    """A plugin of pytest that notes which marked tests have passed, and with which versions."""
+    """A plugin of pytest that notes which marked tests passed, and with which versions."""
 
-    def __init__(self, path: Path = NOTED) -> None:
+    def __init__(self, path: Path = NOTES_FILE) -> None:
         self._path = path
         self._good: dict[str, bool] = {}
         self._outcomes: dict[Proof, bool] = {}
@@ -253,14 +256,14 @@ class Notes:
         if not self._outcomes:
             return
         good = [proof for proof, passed in self._outcomes.items() if passed]
-        here = versions(proof.client for proof in good)
+        installed = versions(proof.client for proof in good)
         self._path.parent.mkdir(exist_ok=True)
         with self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # tests on another core have an end, too
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a test process on another core may write at the same time
             noted = {
                 proof: version for proof, version in read(self._path).items() if proof not in self._outcomes
             }
-            noted.update({proof: here[proof.client] for proof in good})
+            noted.update({proof: installed[proof.client] for proof in good})
             self._path.write_text(
                 json.dumps([[*proof, version] for proof, version in sorted(noted.items())], indent=0)
             )
@@ -273,30 +276,32 @@ class Notes:
             yield from proofs(client, features, test)
 
 
-def read(path: Path = NOTED) -> dict[Proof, str]:
-    """What was noted, and each client's version then."""
+def read(path: Path = NOTES_FILE) -> dict[Proof, str]:
+    """The noted proofs, and each client's version at that time."""
     rows = json.loads(path.read_text()) if path.exists() else []
     return {Proof(client, feature, test): version for client, feature, test, version in rows}
 
 
 def versions(clients: Iterator[str] | Collection[str]) -> dict[str, str]:
-    """Of clients that are here."""
+    """The installed versions of clients."""
     return {client: CLIENTS[client]() for client in set(clients)}
 
 
-def unproved(wanted: Collection[Proof], noted: Mapping[Proof, str], here: Mapping[str, str]) -> list[Proof]:
-    """What has not passed, or with another version."""
-    return sorted(proof for proof in wanted if noted.get(proof) != here[proof.client])
+def unproved(
+    declared_proofs: Collection[Proof], noted: Mapping[Proof, str], installed: Mapping[str, str]
+) -> list[Proof]:
+    """The proofs that have not passed, or passed with another version."""
+    return sorted(proof for proof in declared_proofs if noted.get(proof) != installed[proof.client])
 
 
 # ------------------------------------------------------------------------------------------------- the page
 
 
-def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> str:
-    """The page."""
-    clients = [client for client in CLIENTS if any(proof.client == client for proof in wanted)]
-    features = [feature for feature in FEATURES if any(proof.feature == feature for proof in wanted)]
-    cells = {(proof.client, proof.feature) for proof in wanted}
+def render(declared_proofs: Collection[Proof], installed: Mapping[str, str], brokers: str) -> str:
+    """Make the page."""
+    clients = [client for client in CLIENTS if any(proof.client == client for proof in declared_proofs)]
+    features = [feature for feature in FEATURES if any(proof.feature == feature for proof in declared_proofs)]
+    cells = {(proof.client, proof.feature) for proof in declared_proofs}
     lines = [
         "# Compatibility",
         "",
@@ -305,7 +310,7 @@ def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> 
         "otherwise. An empty cell says that no test proves it, not that it does not work. Spark reads and",
         "writes by the project's own source and sink ([pipeline.md](pipeline.md)), which are librdkafka.",
         "",
-        f"| | | {' | '.join(f'{client} {here[client]}' for client in clients)} |",
+        f"| | | {' | '.join(f'{client} {installed[client]}' for client in clients)} |",
         f"|---|---|{'---|' * len(clients)}",
     ]
     for feature in features:
@@ -316,7 +321,7 @@ def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> 
     lines += ["", "## By which tests", "", "| client | test | what it proves |", "|---|---|---|"]
     for client in clients:
         by_test: dict[str, set[str]] = {}
-        for proof in wanted:
+        for proof in declared_proofs:
             if proof.client == client:
                 by_test.setdefault(proof.test, set()).add(proof.feature)
         for test, found in sorted(by_test.items()):
@@ -327,14 +332,18 @@ def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> 
 
 
 def page() -> str:
-    """The page as it is to be now."""
-    wanted = declared()
-    return render(wanted, versions(proof.client for proof in wanted), of_jar(CHECKOUT_LIBS, "kafka-server"))
+    """The current page."""
+    declared_proofs = declared()
+    return render(
+        declared_proofs,
+        versions(proof.client for proof in declared_proofs),
+        of_jar(CHECKOUT_LIBS, "kafka-server"),
+    )
 
 
 def main() -> int:
-    wanted = declared()
-    missing = unproved(wanted, read(), versions(proof.client for proof in wanted))
+    declared_proofs = declared()
+    missing = unproved(declared_proofs, read(), versions(proof.client for proof in declared_proofs))
     for test in sorted({proof.test for proof in missing}):
         print(f"{test} has not passed here", file=sys.stderr)
     if missing:

@@ -1,4 +1,4 @@
-"""What all tests share: a real Kafka, fleets in front of it, and where to look when one fails.
+"""Fixtures of all tests: a real Kafka, fleets in front of it, and the logs to read when a test fails.
 
 Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports, and by a listener
 that leads nowhere yet at `AWAY`), `make_fleet`
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
 BROKERS = 3
 AWAY_LISTENER = "AWAY"
 
-# Sparks of tests live for seconds: what Java's second compiler takes is never won back. Found: with one
-# compiler Java keeps 48 MB for compiled code, not 240, and the Spark of all tests ended when they were full.
+# Sparks of tests live for seconds, too short for Java's second compiler to pay off. Found: with one compiler
+# Java keeps 48 MB for compiled code, not 240, and the tests' shared Spark ended when they were full.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 
 MakeFleet = Callable[..., LocalFleet]
 MakeTopic = Callable[..., str]
 
 PLAINTEXT: Final = KafkaAccess(UpstreamSettings(), "")
-"""How brokers without any security let somebody in."""
+"""Access to brokers without any security."""
 
 _FOLDERS: list[Path] = []
 SHOWN_LINES: Final = 30
-"""Of the log of each member that wrote anything while a test ran that failed."""
+"""The number of log lines to show of each member that wrote during a failed test."""
 
 
 def broker_host(broker_id: int) -> str:
-    """Addresses that nobody mistakes for a proxy's, neither as text nor as bytes."""
+    """An address that differs from every proxy's, as text and as bytes."""
     return f"127.77.{broker_id}.{broker_id}"
 
 
 AWAY = {broker_id: Endpoint(f"127.78.{broker_id}.{broker_id}", 9092) for broker_id in range(1, BROKERS + 1)}
-"""What the brokers advertise on one more listener; a test that wants a way there makes it."""
+"""The brokers' addresses on an additional listener. A test that uses the listener makes a route there."""
 
 
-TELLING: Final = range(0x80, 0xFF)
+UNMISTAKABLE_PORT_BYTES: Final = range(0x80, 0xFF)
 """What the low byte of a broker's ports may be. Tests look for ports in all that passes, and found 24063
 once, as 00 00 5d ff, where an offset of 93 was followed by an epoch of -1. Small numbers and -1 are
 everywhere."""
@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Names the logs of what ran beside a test that failed, and shows the end of what members wrote."""
+    """Name the logs of processes that ran during a failed test, and show the end of what members wrote."""
     report = yield
     if report.failed:
         report.sections.append(("logs", "\n".join(map(str, _FOLDERS))))
@@ -106,22 +106,22 @@ AUTHORIZER: Final = MappingProxyType(
         "super.users": "User:ANONYMOUS",
     }
 )
-"""Brokers that keep ACLs, and let everybody in who has no name."""
+"""Brokers with ACLs that admit every unnamed user."""
 
 
 def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
-    """Brokers with addresses that nobody mistakes for anything else, not started yet."""
+    """Prepare brokers with unmistakable addresses, not started yet."""
     while True:
         cluster = KafkaCluster(BROKERS, folder, host_of=broker_host, **options)
         ports = [broker.port for broker in cluster.brokers.values()]
         ports += [cluster.listener("CONTROLLER", broker_id).port for broker_id in cluster.brokers]
-        if all(port % 256 in TELLING for port in ports):
+        if all(port % 256 in UNMISTAKABLE_PORT_BYTES for port in ports):
             return cluster
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three brokers; a test that stops one starts it again."""
+    """Three brokers. A test that stops a broker starts it again."""
     folder = tmp_path_factory.mktemp("kafka")
     options = {"more_listeners": {AWAY_LISTENER: AWAY}, "properties": AUTHORIZER}
     with make_cluster(folder, **options) as cluster:
@@ -130,12 +130,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 IMPATIENT: Final = MappingProxyType({"rest_after_move_s": 1.0})
-"""Tests wait until a fleet is whole again, and most of them have no client that would have to settle."""
+"""Tests wait until a fleet is whole again. Most of them have no client that needs time to settle."""
 
 
 @contextmanager
 def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
-    """A function that makes fleets, and the end of all that it made."""
+    """A function that makes fleets. All fleets end with the block."""
     with ExitStack() as made:
 
         def make(proxies: int = 3, *, name: str = "fleet", **options: Any) -> LocalFleet:
@@ -151,8 +151,8 @@ def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
         yield make
 
 
-def whole_again(fleet: LocalFleet, kafka: KafkaCluster) -> None:
-    """Have members that a test before has stopped run again, and wait until all is as it was."""
+def restore_fleet(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+    """Restart the members that an earlier test stopped, and wait until the fleet is as before."""
     gone = [each for each in fleet.members if each not in fleet.running]
     if gone:
         fleet.start(*gone)
@@ -162,15 +162,15 @@ def whole_again(fleet: LocalFleet, kafka: KafkaCluster) -> None:
 
 @pytest.fixture
 def make_fleet(kafka: KafkaCluster, tmp_path: Path) -> Iterator[MakeFleet]:
-    """Makes fleets as `LocalFleet` does, in front of `kafka`: ready, and every identity owned evenly."""
+    """Makes fleets as `LocalFleet` does, in front of `kafka`: ready, and with evenly owned identities."""
     with fleets(kafka, tmp_path) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark for all tests of the pipeline: it takes ten seconds to start."""
-    # Imported here, because most tests need none of it.
+    """One Spark for all tests of the pipeline, because starting it takes ten seconds."""
+    # Imported here, because most tests do not need Spark.
     from fleet.pipeline.streams import session
 
     spark = session("local[2]")
@@ -180,7 +180,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def rskafka(pytestconfig: pytest.Config) -> Path:
-    """The program around rskafka. Where it is built first, cargo's progress is shown."""
+    """The program around rskafka. The first build shows cargo's progress."""
     capture: Any = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         return bring_rskafka()
@@ -190,25 +190,26 @@ _NUMBERS = itertools.count(1)
 
 
 def await_known(kafka: KafkaCluster, topic: str, partitions: int) -> None:
-    """Wait until every broker that is up says who leads each partition.
+    """Wait until every running broker knows the leader of each partition.
 
-    Whoever asked another one than the client that made the topic was told, once, that there is none.
+    A client that asked another broker than the topic's creator once received the answer that the topic is
+    unknown.
     """
     for endpoint in kafka.endpoints:
 
-        def known(endpoint: Endpoint = endpoint) -> bool:
+        def is_known(endpoint: Endpoint = endpoint) -> bool:
             try:
                 with Connection(endpoint) as connection:
                     return led_partitions(connection.ask(metadata_of(1, topic))) == partitions
             except ConnectionRefusedError:
                 return True
 
-        assert becomes(known, LIMIT_S), f"{topic}: not known to {endpoint} within {LIMIT_S:g} s"
+        assert becomes(is_known, LIMIT_S), f"{topic}: not known to {endpoint} within {LIMIT_S:g} s"
 
 
 @pytest.fixture(scope="module")
 def make_topic(kafka: KafkaCluster) -> Iterator[MakeTopic]:
-    """Makes topics with names of their own, straight at the brokers, for one module.
+    """Makes topics with unique names, directly at the brokers, for one module.
 
     Removed in the end: some thousand partitions of earlier tests took the brokers half a core.
     """

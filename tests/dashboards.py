@@ -48,43 +48,43 @@ def dashboard() -> Json:
     return loaded
 
 
-def panels(of: Json) -> Iterator[Json]:
+def panels(document: Json) -> Iterator[Json]:
     """The panels with data; rows have none."""
-    return (panel for panel in of["panels"] if panel["type"] != "row")
+    return (panel for panel in document["panels"] if panel["type"] != "row")
 
 
-def queries(of: Json) -> Iterator[tuple[str, str]]:
+def queries(document: Json) -> Iterator[tuple[str, str]]:
     """Pairs of a panel's title and one of its queries."""
-    for panel in panels(of):
+    for panel in panels(document):
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
 
 
-def as_asked(expression: str) -> str:
+def with_variables_replaced(expression: str) -> str:
     """A query with its variables replaced, as Prometheus gets it."""
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
     return expression
 
 
-def complaints(about: Json) -> Iterator[str]:
+def complaints(document: Json) -> Iterator[str]:
     """The violations of the rules in a dashboard."""
-    yield from _of_the_whole(about)
-    yield from _of_variables({each["name"]: each for each in about["templating"]["list"]})
-    for panel in panels(about):
+    yield from _of_the_whole(document)
+    yield from _of_variables({each["name"]: each for each in document["templating"]["list"]})
+    for panel in panels(document):
         for complaint in _of_panel(panel):
             yield f"{panel.get('title')}: {complaint}"
-    for title, expression in queries(about):
+    for title, expression in queries(document):
         for complaint in _of_query(expression):
             yield f"{title}: {complaint} in {expression}"
-    yield from _unknown(about)
+    yield from _unknown(document)
 
 
-def _of_the_whole(about: Json) -> Iterator[str]:
+def _of_the_whole(document: Json) -> Iterator[str]:
     for name in ("uid", "title", "description", "tags", "timezone", "refresh", "time"):
-        if not about.get(name):
+        if not document.get(name):
             yield f"no {name}"
-    if about.get("editable", True):
+    if document.get("editable", True):
         yield "editable: what is changed by hand is lost with the next one"
 
 
@@ -138,10 +138,10 @@ def _of_query(expression: str) -> Iterator[str]:
         yield "data of its own"
 
 
-def _unknown(about: Json) -> Iterator[str]:
+def _unknown(document: Json) -> Iterator[str]:
     """Names that are lost when Grafana's own model reads a dashboard and writes it again."""
-    known = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(about)))
-    return _lost(about, known, "")
+    known = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(document)))
+    return _lost(document, known, "")
 
 
 def _lost(before: object, after: object, where: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How many examples a property test tries: a tenth in `make test`, all of them everywhere else.
+"""The number of examples of a property test: a tenth in `make test`, all of them everywhere else.
 
 @settings(max_examples=examples(600))
 """
@@ -10,17 +10,17 @@ from typing import Final
 
 from hypothesis import HealthCheck, settings
 
-DEFAULT: Final = 100
-"""How many examples a test tries that does not say how many."""
+DEFAULT_EXAMPLES: Final = 100
+"""The number of examples of a test that sets none."""
 QUICK_SHARE: Final = 0.1
-FEWEST: Final = 5
+MIN_EXAMPLES: Final = 5
 
 share = 1.0
 
 
 def examples(thorough: int) -> int:
-    """How many of a thorough run's examples this run tries."""
-    return thorough if share == 1.0 else max(min(thorough, FEWEST), round(thorough * share))
+    """The number of examples of this run, from the number of a thorough run."""
+    return thorough if share == 1.0 else max(min(thorough, MIN_EXAMPLES), round(thorough * share))
 
 
 def use_profile(quick: bool) -> None:
@@ -30,7 +30,7 @@ def use_profile(quick: bool) -> None:
     # Every run on a build machine tries the same examples: what passed once passes again.
     settings.register_profile(
         "chosen",
-        max_examples=examples(DEFAULT),
+        max_examples=examples(DEFAULT_EXAMPLES),
         deadline=None,
         derandomize=bool(os.environ.get("CI")),
         suppress_health_check=[HealthCheck.too_slow],

@@ -1,4 +1,4 @@
-"""How long a newcomer takes from a clone to a takeover: the README's first command, timed.
+"""The time that a newcomer needs from a clone to a takeover: the README's first command, timed.
 
     python -m tests.onboarding --json
 
@@ -26,11 +26,11 @@ from tools.bootstrap import ROOT
 GOAL_S: Final = 180.0
 LIMIT_S: Final = 5 * GOAL_S
 KILL_AFTER_S: Final = 30.0
-SIGNS: Final = {"cloned_s": "cloned", "takeover_s": "killed "}
-"""How the line begins that is waited for; the demo shows a takeover so."""
+AWAITED_PREFIXES: Final = {"cloned_s": "cloned", "takeover_s": "killed "}
+"""The beginning of each awaited line; the demo reports a takeover like this."""
 CACHES: Final = (".cache/pip", ".m2", ".cache/go-build", "go/pkg/mod")
 UNSHARE: Final = (("unshare", "-m"), ("unshare", "-Um", "--map-current-user", "--keep-caps"))
-"""What may give a process mounts of its own: the first is for root, and the second for others."""
+"""Commands that give a process its own mounts: the first for root, the second for other users."""
 CONFINED: Final = """
 set -e
 home=$0 origin=$1 hidden=$2
@@ -65,36 +65,36 @@ NEWCOMER: Final = "git clone --quiet origin.git clone && echo cloned && cd clone
 
 
 def programs(path: str, home: str) -> list[str]:
-    """What is directly in the home, and has folders of PATH below it."""
+    """The entries of the home folder that have folders of PATH below them."""
     below = (Path(each) for each in path.split(os.pathsep) if Path(each).is_relative_to(home))
     return sorted({each.relative_to(home).parts[0] for each in below if each != Path(home)})
 
 
 def isolating() -> Sequence[str]:
-    """What gives a process mounts of its own here. Raises: RuntimeError: nothing does."""
-    said = []
+    """The command that gives a process its own mounts here. Raises: RuntimeError: none works."""
+    errors = []
     for command in UNSHARE:
-        tried = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=60, check=False)
-        if tried.returncode == 0:
+        attempt = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=60, check=False)
+        if attempt.returncode == 0:
             return command
-        said.append(tried.stderr.strip())
-    raise RuntimeError(f"a root of its own needs user namespaces, or root: {'; '.join(said)}")
+        errors.append(attempt.stderr.strip())
+    raise RuntimeError(f"an isolated root needs user namespaces, or root: {'; '.join(errors)}")
 
 
 def confined(folder: Path, environment: Mapping[str, str], *command: str) -> list[str]:
-    """A command in a root of its own, beside a clone of what is committed here."""
+    """A command in an isolated root, next to a clone of the commits here."""
     home, origin = folder / "home", folder / "origin.git"
     home.mkdir()
     clone = ("git", "clone", "--quiet", "--bare", str(ROOT), str(origin))
     subprocess.run(clone, check=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
-    kept = programs(environment["PATH"], environment["HOME"])
+    program_folders = programs(environment["PATH"], environment["HOME"])
     caches = [each for each in CACHES if Path(environment["HOME"], each).is_dir()]
-    folders = (str(home), str(origin), str(ROOT), ":".join(kept), ":".join(caches))
+    folders = (str(home), str(origin), str(ROOT), ":".join(program_folders), ":".join(caches))
     return [*isolating(), "bash", "-c", CONFINED, *folders, *command]
 
 
 def watch(folder: Path) -> tuple[dict[str, float], int]:
-    """Clone, run the demo, and read what it says: seconds from the beginning, and how it ended."""
+    """Clone, run the demo, and read its output. Returns: seconds since the start, and the exit code."""
     path = [each for each in os.environ["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
     environment = {"HOME": os.environ["HOME"], "PATH": os.pathsep.join(path)}
     command = confined(folder, environment, "sh", "-c", NEWCOMER)
@@ -117,18 +117,18 @@ def watch(folder: Path) -> tuple[dict[str, float], int]:
 
 
 def times_of(lines: Iterable[str], since_s: Callable[[], float]) -> dict[str, float]:
-    """When what was waited for came, of what the newcomer sees; all of that is shown, too."""
+    """The time of each awaited line that the newcomer sees. All lines are shown."""
     times: dict[str, float] = {}
     for line in lines:
         sys.stderr.write(line)
-        for name, begins in SIGNS.items():
+        for name, begins in AWAITED_PREFIXES.items():
             if name not in times and line.startswith(begins):
                 times[name] = since_s()
     return times | {"done_s": since_s()}
 
 
 def trouble(times: Mapping[str, float], code: int) -> str | None:
-    """Why that will not do; None where it does."""
+    """The reason why the result is not acceptable; None if it is."""
     if code or "takeover_s" not in times:
         seen = "a takeover" if "takeover_s" in times else "no takeover"
         return f"make demo ended with {code}; it has shown {seen}"

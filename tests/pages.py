@@ -45,16 +45,16 @@ PROGRAMS: Final = frozenset(
         "systemctl",
     }
 )
-"""What a line that is a command begins with."""
+"""The beginnings of lines that are commands."""
 FRAGMENT: Final = "--scenario "
-"""What a line begins with that is the rest of a `fleet game-day`."""
+"""The beginning of a line that continues a `fleet game-day` command."""
 SCRIPT: Final = "#!"
 OTHER_LANGUAGES: Final = frozenset({"json", "python", "yaml"})
 _CHUNK: Final = re.compile(r"(?:^.*\S.*\n)+", re.MULTILINE)
 _SETTING: Final = re.compile(r"[\w.]+=\S*")
 _KEY: Final = re.compile(r"[\w.]+")
 
-SHOWN: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
+NOT_COMMANDS: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
         ("README.md", "clients ── bootstrap"): "a drawing",
         ("README.md", "┌──"): "a drawing",
@@ -68,16 +68,16 @@ SHOWN: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("docs/tracing.md", "FROM fleet"): "a container file",
     }
 )
-"""Blocks that are no commands, by page and how they begin."""
+"""Blocks that are not commands, by page and first words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Lines that belong together, as far left as they go.
+    """Lines that belong together, without their indentation.
 
     Args:
-        number: of its first line on the page.
-        language: what its fence says, if anything.
+        number: number of its first line on the page.
+        language: the language of its fence, if any.
     """
 
     page: str
@@ -90,9 +90,12 @@ class Block:
         return (self.text.split() or [""])[0]
 
     @property
-    def shown(self) -> tuple[str, str] | None:
-        """Which entry of `SHOWN` it answers to: one with its first words, before one with its page alone."""
-        begun = (each for each in SHOWN if each[0] == self.page and self.text.lstrip().startswith(each[1]))
+    def exception_key(self) -> tuple[str, str] | None:
+        """The matching entry of `NOT_COMMANDS`: an entry with its first words before an entry with its page
+        only."""
+        begun = (
+            each for each in NOT_COMMANDS if each[0] == self.page and self.text.lstrip().startswith(each[1])
+        )
         entry = max(begun, key=lambda each: len(each[1]), default=None)
         if entry is not None and not entry[1] and self.first_word in PROGRAMS:
             return None
@@ -100,13 +103,13 @@ class Block:
 
     @property
     def is_commands(self) -> bool:
-        """Whether it begins as they do."""
+        """Whether the block begins as commands do."""
         begun = self.first_word in PROGRAMS or self.text.startswith((FRAGMENT, SCRIPT))
-        return begun and self.shown is None
+        return begun and self.exception_key is None
 
     @property
     def is_data(self) -> bool:
-        """Whether it is a file's content: of YAML, of properties, or of another language."""
+        """Whether the block is a file's content: YAML, properties, or another language."""
         if self.language:
             return self.language in OTHER_LANGUAGES
         if all(_SETTING.fullmatch(line.strip()) for line in self.text.splitlines()):
@@ -120,7 +123,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One command, as it stands on the page; lines that end with a backslash are one with the next."""
+    """One command, as the page has it. Lines that end with a backslash continue on the next line."""
 
     page: str
     number: int
@@ -131,7 +134,7 @@ class Line:
 
 
 def blocks(page: str, text: str | None = None) -> Iterator[Block]:
-    """All of a page; where a line in between is empty, another one begins."""
+    """Yield the blocks of a page. An empty line separates two blocks."""
     for token in MarkdownIt().parse(text if text is not None else Path(ROOT, page).read_text()):
         if token.type in ("code_block", "fence") and token.map is not None:
             first = token.map[0] + (2 if token.type == "fence" else 1)
@@ -141,7 +144,7 @@ def blocks(page: str, text: str | None = None) -> Iterator[Block]:
 
 
 def commands(page: str, text: str | None = None) -> Iterator[Line]:
-    """Those of a page, in its order; a script is one line that begins with ``#!``.
+    """Yield the commands of a page in order. A script is one line that begins with ``#!``.
 
     Raises: AssertionError: a block, or a line among commands, is nothing that is known here.
     """
@@ -150,7 +153,7 @@ def commands(page: str, text: str | None = None) -> Iterator[Line]:
             yield Line(page, block.number, block.text)
         elif block.is_commands:
             yield from _lines(block)
-        elif block.shown is None:
+        elif block.exception_key is None:
             known = "neither a command of PROGRAMS, nor data, nor in SHOWN"
             assert block.is_data, f"{page}:{block.number}: {known}: {block.text}"
 
@@ -165,5 +168,5 @@ def _lines(block: Block) -> Iterator[Line]:
             continue
         found, pending = Line(block.page, begun, pending), ""
         is_known = found.text.split()[0] in PROGRAMS or found.text.startswith(FRAGMENT)
-        assert is_known, f"{found}: not a command of PROGRAMS"
+        assert is_known, f"{found}: the command is missing from PROGRAMS"
         yield found

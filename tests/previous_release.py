@@ -1,6 +1,6 @@
-"""The release before this one, from its wheel: what must read what this one writes, and the reverse.
+"""The previous release, from its wheel: it must read what this release writes, and the reverse.
 
-`tests/releases/` has the wheels of releases; the newest is the one that must work with what is here.
+`tests/releases/` has the wheels of releases. The newest one must be compatible with this source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zipfile import ZipFile
 from packaging.version import Version
 
 RELEASES = Path(__file__).resolve().parent / "releases"
-NAMED = re.compile(r"kafka_proxy_fleet-([^-]+)-")
+WHEEL_NAME = re.compile(r"kafka_proxy_fleet-([^-]+)-")
 LIMIT_S = 60.0
 
 
@@ -26,7 +26,7 @@ def newest_wheel() -> tuple[Version, Path]:
     found = {
         Version(named[1]): file
         for file in RELEASES.glob("*.whl")
-        if (named := NAMED.match(file.name)) is not None
+        if (named := WHEEL_NAME.match(file.name)) is not None
     }
     newest = max(found)
     return newest, found[newest]
@@ -51,12 +51,12 @@ def _unpacked() -> Path:
     return folder
 
 
-def run(program: str, given: bytes = b"") -> bytes:
+def run(program: str, stdin: bytes = b"") -> bytes:
     """What a Python program prints that imports that release, and reads these bytes from standard input."""
     folder = _unpacked()
     done = subprocess.run(
         [sys.executable, "-c", program],
-        input=given,
+        input=stdin,
         capture_output=True,
         cwd=folder,
         env={"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},

@@ -1,4 +1,4 @@
-"""Many simulated Raft schedules, in as many processes as wanted: ``python -m tests.raft_long --help``.
+"""Runs many simulated Raft schedules in several processes: ``python -m tests.raft_long --help``.
 
 The one object on standard output says what the schedules saw; a seed that failed is replayed with
 ``--first SEED --schedules 1``. Exits with 1 where a promise was broken, or too little of something happened.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.property.raft_simulation import Outcome, simulate
 
-AT_LEAST = {
+MIN_COUNTS = {
     "acknowledged": 50_000,
     "elections": 5_000,
     "distrusted": 250,
@@ -40,31 +40,31 @@ AT_LEAST = {
     "torn writes": 300,
     "truncations": 500,
 }
-"""What 500 schedules must have gone through, together, to mean anything: about half of what they do."""
-_AT_LEAST_OF = 500
+"""The minimum counts of 500 schedules, together, to be meaningful: about half of what they usually have."""
+_MIN_COUNTS_SCHEDULES = 500
 SHARED_MEMORY = Path("/dev/shm")
-"""Where it is there the files of the simulated disks are kept in it: they need no disk."""
+"""The folder of the simulated disks' files if it exists: it needs no disk."""
 
 
-def play(seed: int) -> Outcome:
+def run_schedule(seed: int) -> Outcome:
     folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="raft-", dir=folder) as name:
         return simulate(seed, Path(name))
 
 
-def play_all(first: int, schedules: int, processes: int) -> Iterator[Outcome]:
-    """The outcomes of so many schedules, in no order."""
+def run_schedules(first: int, schedules: int, processes: int) -> Iterator[Outcome]:
+    """The outcomes of a number of schedules, in no order."""
     if processes <= 1:
-        yield from map(play, range(first, first + schedules))
+        yield from map(run_schedule, range(first, first + schedules))
         return
     with multiprocessing.get_context("spawn").Pool(processes, _be_quiet) as pool:
-        yield from pool.imap_unordered(play, range(first, first + schedules), chunksize=5)
+        yield from pool.imap_unordered(run_schedule, range(first, first + schedules), chunksize=5)
 
 
 def too_few(counts: Mapping[str, int], schedules: int) -> dict[str, int]:
-    """Of what so many schedules went through too little to mean anything; of less than 500 anything goes."""
-    times = schedules // _AT_LEAST_OF
-    return {name: counts[name] for name, least in AT_LEAST.items() if counts[name] < times * least}
+    """The counts that are too low to be meaningful. Fewer than 500 schedules have no minimum."""
+    times = schedules // _MIN_COUNTS_SCHEDULES
+    return {name: counts[name] for name, least in MIN_COUNTS.items() if counts[name] < times * least}
 
 
 def _be_quiet() -> None:
@@ -78,13 +78,15 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--json", action="store_true", help="nothing but one object, on standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
     arguments = parser.parse_args()
     _be_quiet()
     started_s = time.monotonic()
     counts: Counter[str] = Counter()
     broken: dict[int, tuple[str, ...]] = {}
-    for number, outcome in enumerate(play_all(arguments.first, arguments.schedules, arguments.processes), 1):
+    for number, outcome in enumerate(
+        run_schedules(arguments.first, arguments.schedules, arguments.processes), 1
+    ):
         counts += outcome.counts
         if outcome.violations:
             broken[outcome.seed] = outcome.violations

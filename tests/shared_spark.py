@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def commands_use(spark: SparkSession) -> Iterator[None]:
-    """Make the commands of this process use a session: starting another takes longer than most commands."""
+    """Make the commands of this process use a session: starting a second one takes longer than most
+    commands."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pipeline, "_spark", lambda *_: nullcontext(spark))
         yield

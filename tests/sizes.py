@@ -41,14 +41,14 @@ SIZE_OF_FOLDER: Final[Mapping[str, Size]] = MappingProxyType(
         "tests/long": Size.TEST_LONG,
     }
 )
-INCLUDED: Final[Mapping[Size, frozenset[Size]]] = MappingProxyType(
+SIZES_OF_COMMAND: Final[Mapping[Size, frozenset[Size]]] = MappingProxyType(
     {
         Size.TEST: frozenset({Size.TEST}),
         Size.TEST_ALL: frozenset({Size.TEST, Size.TEST_ALL}),
         Size.TEST_LONG: frozenset({Size.TEST_LONG}),
     }
 )
-"""Which sizes a command runs."""
+"""The sizes that each command runs."""
 
 
 class NoSize(ValueError):
@@ -61,12 +61,12 @@ def file_of(item: pytest.Item) -> str:
 
 
 def folder_with_a_size(file: str) -> str | None:
-    """The innermost folder of `SIZE_OF_FOLDER` that a file is in."""
+    """The innermost folder of `SIZE_OF_FOLDER` that contains a file."""
     return next((each for each in map(str, PurePosixPath(file).parents) if each in SIZE_OF_FOLDER), None)
 
 
 def size_of(item: pytest.Item) -> Size:
-    """The size that the nearest mark names, else that of the folder. Raises: NoSize"""
+    """The size of the nearest mark, else of the folder. Raises: NoSize: the test has none."""
     name = item.nodeid.partition("[")[0]
     if len([mark for mark in item.own_markers if mark.name == MARK]) > 1:
         raise NoSize(f"{name}: has two marks of a size: on the test and on one of its parameters")
@@ -80,25 +80,25 @@ def size_of(item: pytest.Item) -> Size:
 
 
 class Sizes:
-    """Has pytest run the tests of one size. A test that belongs to no size is run, and fails."""
+    """Makes pytest run the tests of one size. A test without a size is run, and fails."""
 
     def __init__(self, size: Size) -> None:
-        self._included = INCLUDED[size]
+        self._included = SIZES_OF_COMMAND[size]
         self._errors: dict[pytest.Item, str] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        kept: list[pytest.Item] = []
-        left_out: list[pytest.Item] = []
+        selected: list[pytest.Item] = []
+        deselected: list[pytest.Item] = []
         for item in items:
             try:
                 is_kept = size_of(item) in self._included
             except NoSize as error:
                 self._errors[item], is_kept = str(error), True
-            (kept if is_kept else left_out).append(item)
-        items[:] = kept
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
+            (selected if is_kept else deselected).append(item)
+        items[:] = selected
+        if deselected:
+            config.hook.pytest_deselected(items=deselected)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""How long test files take.
+"""The durations of test files.
 
 `Durations` records it. `TimeLimit` uses the record: a run with a limit stops in time, and names what it left
 out.
@@ -21,13 +21,13 @@ from tools import shards
 from tools.bootstrap import ROOT
 from tools.shards import DURATIONS_FILE, MEASURED_FILE, UNKNOWN_FILE_S, read_durations
 
-OUTPUT: Final = "left_out"
+LEFT_OUT_KEY: Final = "left_out"
 START_UP_S: Final = 120.0
-"""The first minutes of a run start Kafka and fleets: they say little about how slow the machine is."""
+"""The first minutes of a run start Kafka and fleets: they do not show how slow the machine is."""
 
 
 def is_xdist_worker(config: pytest.Config) -> bool:
-    """Whether this process runs tests for another one, which reports them."""
+    """Whether this process runs tests for a main process, which reports them."""
     return hasattr(config, "workerinput")
 
 
@@ -37,7 +37,7 @@ def is_parallel(config: pytest.Config) -> bool:
 
 
 def known_durations() -> dict[str, float]:
-    """File → seconds: as committed, and as measured here since then. Files that are gone are left out."""
+    """The seconds of each file: as committed, and as measured here since then. Missing files are left out."""
     known = read_durations(DURATIONS_FILE)
     if MEASURED_FILE.exists() and (
         not DURATIONS_FILE.exists() or MEASURED_FILE.stat().st_mtime > DURATIONS_FILE.stat().st_mtime
@@ -47,7 +47,7 @@ def known_durations() -> dict[str, float]:
 
 
 class Durations:
-    """Adds what each file of this run took, its fixtures included, to build/durations.json.
+    """Adds the time of each file of this run, including fixtures, to build/durations.json.
 
     Args: left_out: file → tests that did not run for lack of time
     """
@@ -67,7 +67,7 @@ class Durations:
         option = session.config.option
         chosen = option.keyword or option.markexpr or any("::" in each for each in session.config.args)
         if chosen or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            return  # files that ran in part say nothing of how long they take
+            return  # a file that ran in part does not show its duration
         incomplete = self._failed | self._left_out.keys()
         taken = {file: round(s, 1) for file, s in self._seconds.items() if file not in incomplete}
         MEASURED_FILE.parent.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ class TimeLimit:
         self._over = False
 
     def fits(self, file: str, now_s: float) -> bool:
-        """Whether a test of this file may begin now. Once the answer is no, it stays no."""
+        """Whether a test of this file may begin now. After the first no, the answer stays no."""
         if self._begun_s is None:
             self._begun_s = now_s
         needs_s = 0.0
@@ -110,7 +110,7 @@ class TimeLimit:
             slower = (now_s - self._begun_s + START_UP_S) / (self._expected_so_far_s + START_UP_S)
             self._file, self._expected_so_far_s = file, self._expected_so_far_s + needs_s
             needs_s *= 1.0 if self._parallel else max(1.0, slower)
-        # Tests after one that was left out would find its fixtures still set up.
+        # Tests after a test that was left out would find its fixtures still set up.
         self._over = self._over or now_s + needs_s > self._end_by_s
         return not self._over
 
@@ -126,13 +126,13 @@ class TimeLimit:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if is_xdist_worker(session.config):
-            session.config.workeroutput[OUTPUT] = dict(self._left_out)  # type: ignore[attr-defined]
+            session.config.workeroutput[LEFT_OUT_KEY] = dict(self._left_out)  # type: ignore[attr-defined]
         elif self._left_out:
             shards.note_left_out(self._left_out)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        self._left_out.update(getattr(node, "workeroutput", {}).get(OUTPUT, {}))
+        self._left_out.update(getattr(node, "workeroutput", {}).get(LEFT_OUT_KEY, {}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._left_out:
@@ -142,7 +142,7 @@ class TimeLimit:
 
 
 def tear_down(item: pytest.Item) -> None:
-    """End the fixtures of the tests before this one, which still count on it; a failure is reported."""
+    """End the fixtures of the tests before this test, which still depend on it. Failures are reported."""
     state = item.session._setupstate
     call = pytest.CallInfo.from_call(lambda: state.teardown_exact(None), "teardown")
     report = pytest.TestReport.from_item_and_call(item, call)

@@ -22,19 +22,19 @@ def coordinator(kafka: KafkaCluster, group: str) -> BrokerId:
     found: list[BrokerId] = []
     with Connection(kafka.endpoints[0]) as connection:
 
-        def known() -> bool:
+        def is_known() -> bool:
             answer = wire.coordinator_of(connection.ask(wire.find_coordinator(1, group)))
             found.extend([] if answer is None else [answer])
             return bool(found)
 
-        wait_for(known, f"a coordinator of {group}", LIMIT_S)
+        wait_for(is_known, f"a coordinator of {group}", LIMIT_S)
     return found[0]
 
 
-def with_the_coordinator_of(kafka: KafkaCluster, group: str) -> str:
+def group_with_coordinator_of(kafka: KafkaCluster, group: str) -> str:
     """The name of another group with the same coordinator."""
-    wanted, names = coordinator(kafka, group), (f"{group}-{number}" for number in itertools.count(1))
-    return next(name for name in names if coordinator(kafka, name) == wanted)
+    coordinator_id, names = coordinator(kafka, group), (f"{group}-{number}" for number in itertools.count(1))
+    return next(name for name in names if coordinator(kafka, name) == coordinator_id)
 
 
 def owner_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
@@ -52,13 +52,13 @@ def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str
     return victim
 
 
-def await_protocols(kafka: KafkaCluster, wanted: Mapping[str, str]) -> None:
+def await_protocols(kafka: KafkaCluster, protocols: Mapping[str, str]) -> None:
     """Wait until the brokers report groups as stable, by protocol: classic, consumer …"""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
-    def as_wanted() -> bool:
+    def has_protocols() -> bool:
         listed = admin.list_consumer_groups().result(LIMIT_S).valid
         types = {each.group_id: each.type.name.lower() for each in listed}
-        return wanted.items() <= types.items()
+        return protocols.items() <= types.items()
 
-    wait_for(as_wanted, f"groups {dict(wanted)}", LIMIT_S)
+    wait_for(has_protocols, f"groups {dict(protocols)}", LIMIT_S)

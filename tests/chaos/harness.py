@@ -1,9 +1,9 @@
-"""Harness of the chaos tests: clients under load, the fleet's Metadata from outside, its generations.
+"""Harness of the chaos tests: clients under load, and observations of Metadata and generations.
 
-    with under_load(fleet, kafka, topic, tmp_path) as scene:
+    with under_load(fleet, kafka, topic, tmp_path) as harness:
         killed = Tree(fleet, "p2")
         killed_at_s = fleet.kill("p2")
-        scene.await_takeover("p2", killed_at_s)
+        harness.await_takeover("p2", killed_at_s)
 
 At the end of the block the clients stop, and an audit requires that no record is lost, duplicated or out of
 order.
@@ -40,7 +40,7 @@ FROZEN_LIMIT_S = 7.5
 committed, and 1.5 s if a member is frozen."""
 SLOW_LIMIT_S = 20.0
 """Time limit of an answer over a slow or lossy network: a connection may take three attempts."""
-_ASK_EVERY_S = 0.1
+_GENERATION_POLL_S = 0.1
 
 Owners = Mapping[BrokerId, ProxyId | None]
 
@@ -53,7 +53,7 @@ class View:
     owners: Owners
 
 
-class Scene:
+class ChaosHarness:
     """Clients that run through a fleet, and observations of the fleet from outside."""
 
     def __init__(
@@ -87,13 +87,13 @@ class Scene:
         """Wait until every partition has a new acknowledgement and a new delivery."""
         since_s = time.monotonic()
 
-        def flows() -> bool:
+        def has_flow() -> bool:
             self.workload.check()
             return self.traffic.flows_since(since_s)
 
-        wait_for(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
+        wait_for(has_flow, "records acknowledged and received on every partition", FLOW_LIMIT_S)
 
-    def said(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """All lines that the clients have logged or reported."""
         log = self.workload.log
         return log.read_text().splitlines() if log.exists() else []
@@ -105,7 +105,7 @@ class Scene:
     # ------------------------------------------------------------------------------------------ Metadata
 
     @contextmanager
-    def closely(self) -> Iterator[None]:
+    def probing_closely(self) -> Iterator[None]:
         """Request Metadata every few milliseconds while the block runs."""
         self.prober.fast = True
         try:
@@ -124,19 +124,21 @@ class Scene:
                 found.append(View(change.at_s, owners))
         return found
 
-    def strayed_s(self, proxy_id: ProxyId, home: Owners, since_s: float) -> float:
+    def changed_s(self, proxy_id: ProxyId, former_owners: Owners, since_s: float) -> float:
         """Seconds since a moment in which a member's Metadata differed from its former content."""
         views = self.views(proxy_id, since_s)
         ends_s = [*(view.at_s for view in views[1:]), time.monotonic()]
         return sum(
-            end_s - view.at_s for view, end_s in zip(views, ends_s, strict=True) if view.owners != home
+            end_s - view.at_s
+            for view, end_s in zip(views, ends_s, strict=True)
+            if view.owners != former_owners
         )
 
     def advertised(self) -> dict[ProxyId, Owners]:
         """The owners in each running member's newest Metadata."""
         return {each: self.prober.owners(each) for each in self.fleet.running}
 
-    def agreed(self) -> bool:
+    def members_agree(self) -> bool:
         """Whether all running members advertise the same owner for every identity."""
         first, *others = self.advertised().values()
         return self.broker_ids <= first.keys() and all(each == first for each in others)
@@ -144,11 +146,11 @@ class Scene:
     def await_quiet(self, for_s: float, limit_s: float = 60.0, since_s: float = 0.0) -> None:
         """Wait until no Metadata has changed for a given time, counted from a given moment."""
 
-        def quiet() -> bool:
+        def is_quiet() -> bool:
             newest_s = max(changes[-1].at_s for changes in self.prober.changes.values() if changes)
             return time.monotonic() - max(newest_s, since_s) >= for_s
 
-        wait_for(quiet, f"Metadata unchanged for {for_s:g} s", limit_s)
+        wait_for(is_quiet, f"Metadata unchanged for {for_s:g} s", limit_s)
 
     # ---------------------------------------------------------------------------------------- ownership
 
@@ -156,12 +158,12 @@ class Scene:
         """The leader, or a follower that owns an identity."""
         leader = ""
 
-        def leads() -> bool:
+        def has_leader() -> bool:
             nonlocal leader
             leader = self.fleet.leader() or ""
             return bool(leader)
 
-        wait_for(leads, "a leader")
+        wait_for(has_leader, "a leader")
         if role == "leader":
             return leader
         owners = set(self.committed(leader).values()) - {leader}
@@ -185,7 +187,7 @@ class Scene:
         takeovers = document.takeovers if document is not None else ()
         return next((t for t in takeovers if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
 
-    def nothing_moves(self, since_s: float) -> None:
+    def check_unmoved(self, since_s: float) -> None:
         """Check that since a moment no Metadata has changed, and no member has suspected another."""
         for reporter in self.fleet.members:
             assert len(self.views(reporter, since_s)) == 1
@@ -198,10 +200,10 @@ class Scene:
         Returns: seconds from a moment until then, by the prober's observations; at most `limit_s`.
         """
 
-        def live() -> bool:
+        def is_live() -> bool:
             return self.prober.live_since_s(self.broker_ids, survivors, since_s) is not None
 
-        wait_for(live, f"every identity advertised at {survivors}", limit_s + 10.0)
+        wait_for(is_live, f"every identity advertised at {survivors}", limit_s + 10.0)
         live_s = self.prober.live_since_s(self.broker_ids, survivors, since_s)
         assert live_s is not None
         assert live_s - since_s <= limit_s, f"advertised after {live_s - since_s:.2f} s"
@@ -238,41 +240,41 @@ class Scene:
             await stopping.wait()
 
     async def _follow(self, proxy_id: ProxyId) -> None:
-        seen = self.generations[proxy_id]
+        generations = self.generations[proxy_id]
         while True:
             document: OwnershipDocument | None = await asyncio.to_thread(
                 self.fleet.try_ownership, proxy_id, 0.5
             )
-            if document is not None and (not seen or seen[-1] != document.generation):
-                seen.append(document.generation)
-            await asyncio.sleep(_ASK_EVERY_S)
+            if document is not None and (not generations or generations[-1] != document.generation):
+                generations.append(document.generation)
+            await asyncio.sleep(_GENERATION_POLL_S)
 
 
 @contextmanager
 def under_load(
     fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path, rate_per_s: int = RATE_PER_S
-) -> Iterator[Scene]:
+) -> Iterator[ChaosHarness]:
     """Run clients and observers, and audit every record at the end."""
-    scene = Scene(fleet, kafka, topic, folder, rate_per_s)
-    with _watched(scene):
-        scene.workload.start()
+    harness = ChaosHarness(fleet, kafka, topic, folder, rate_per_s)
+    with _observing(harness):
+        harness.workload.start()
         try:
-            scene.await_flow()
-            yield scene
-            scene.await_flow()
-            scene.workload.stop()
+            harness.await_flow()
+            yield harness
+            harness.await_flow()
+            harness.workload.stop()
         finally:
-            scene.workload.kill()
-    workload = scene.workload
+            harness.workload.kill()
+    workload = harness.workload
     verdict = audit(workload.acknowledged(), workload.received(), read_log(kafka.bootstrap_servers, topic))
     assert verdict.acknowledged >= rate_per_s, verdict
     assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 0), verdict
-    for proxy_id, seen in scene.generations.items():
-        assert seen == sorted(seen), f"the generation of {proxy_id} fell: {seen}"
+    for proxy_id, generations in harness.generations.items():
+        assert generations == sorted(generations), f"the generation of {proxy_id} fell: {generations}"
 
 
 @contextmanager
-def at_work(clients: Sequence[Client], kafka: KafkaCluster, *, silent: bool = True) -> Iterator[None]:
+def clients_running(clients: Sequence[Client], kafka: KafkaCluster, *, silent: bool = True) -> Iterator[None]:
     """Run clients, and require that no record is lost, repeated or out of order.
 
     Args: silent: whether the clients must report no error.
@@ -297,31 +299,31 @@ def await_flow(clients: Sequence[Client]) -> None:
     """Wait until every partition of every client has a new acknowledgement and a new delivery."""
     since_s = time.monotonic()
 
-    def flows() -> bool:
+    def has_flow() -> bool:
         for client in clients:
             client.workload.check()
         return all([client.traffic.flows_since(since_s) for client in clients])
 
-    wait_for(flows, f"records of {', '.join(each.name for each in clients)}", FLOW_LIMIT_S)
+    wait_for(has_flow, f"records of {', '.join(each.name for each in clients)}", FLOW_LIMIT_S)
 
 
 @contextmanager
-def _watched(scene: Scene) -> Iterator[None]:
+def _observing(harness: ChaosHarness) -> Iterator[None]:
     """Run a scene's observers on an event loop in a thread of their own, because the tests block."""
     loop = asyncio.new_event_loop()
     stopping = asyncio.Event()
     failures: list[BaseException] = []
 
-    def work() -> None:
+    def run_loop() -> None:
         try:
-            loop.run_until_complete(scene.watch(stopping))
+            loop.run_until_complete(harness.watch(stopping))
         except BaseException as error:
             failures.append(error)
         finally:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
-    thread = threading.Thread(target=work, name="watchers")
+    thread = threading.Thread(target=run_loop, name="watchers")
     thread.start()
     try:
         yield
@@ -331,7 +333,7 @@ def _watched(scene: Scene) -> Iterator[None]:
     assert not failures, failures
 
 
-def is_whole(fleet: LocalFleet) -> bool:
+def is_fully_linked(fleet: LocalFleet) -> bool:
     """Whether every member is connected to every other member and considers it alive."""
     documents = [fleet.try_ownership(reporter) for reporter in fleet.members]
     return all(
@@ -345,7 +347,7 @@ def is_whole(fleet: LocalFleet) -> bool:
     )
 
 
-def hold(until_s: float, check: Callable[[], None]) -> None:
+def check_until(until_s: float, check: Callable[[], None]) -> None:
     """Wait until a moment, and observe the fleet meanwhile."""
     while time.monotonic() < until_s:
         check()

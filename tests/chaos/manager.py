@@ -19,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 
-_ASK = """\
+_REQUEST_PROGRAM = """\
 import socket, sys
 with socket.socket(socket.AF_UNIX) as manager:
     manager.connect(sys.argv[1])
@@ -28,7 +28,7 @@ with socket.socket(socket.AF_UNIX) as manager:
 """
 
 
-Deed = Callable[[ProxyId], None]
+Action = Callable[[ProxyId], None]
 
 
 class Manager:
@@ -36,14 +36,14 @@ class Manager:
 
     Args:
         folder: folder of the socket.
-        deeds: further actions, by the verb that requests them.
+        actions: further actions, by the verb that requests them.
     """
 
     def __init__(
-        self, fleet: LocalFleet, folder: Path, deeds: Mapping[str, Deed] = MappingProxyType({})
+        self, fleet: LocalFleet, folder: Path, actions: Mapping[str, Action] = MappingProxyType({})
     ) -> None:
         self._fleet = fleet
-        self._deeds = {"restart": self._restart, "start": self._start, **deeds}
+        self._actions = {"restart": self._restart, "start": self._start, **actions}
         self._path = folder / "manager.sock"
         self._socket = socket.socket(socket.AF_UNIX)
         self.restarted: list[str] = []
@@ -55,19 +55,19 @@ class Manager:
 
     def command_to(self, verb: str) -> str:
         """A command template that requests an action on a member, such as `start`."""
-        return shlex.join([sys.executable, "-c", _ASK, str(self._path), f"{verb} {{proxy_id}}"])
+        return shlex.join([sys.executable, "-c", _REQUEST_PROGRAM, str(self._path), f"{verb} {{proxy_id}}"])
 
     def serve_while(self, condition: Callable[[], bool]) -> None:
         """Serve the commands while a condition holds."""
         while condition():
             try:
-                asker, _ = self._socket.accept()
+                requester, _ = self._socket.accept()
             except TimeoutError:
                 continue
-            with asker:
-                verb, proxy_id = asker.recv(100).decode().split()
-                self._deeds[verb](proxy_id)
-                asker.send(b"done")
+            with requester:
+                verb, proxy_id = requester.recv(100).decode().split()
+                self._actions[verb](proxy_id)
+                requester.send(b"done")
 
     def _restart(self, proxy_id: ProxyId) -> None:
         assert self._fleet.stop(proxy_id) == 0

@@ -19,39 +19,39 @@ from tests.chaos.seeded.run import toxiproxy
 from tests.chaos.seeded.schedule import Direction
 
 
-class Network:
+class PeerNetwork:
     """The links between a fleet's members, each by its two members."""
 
-    def __init__(self, between: Toxiproxy, fleet: LocalFleet) -> None:
-        self._between = between
+    def __init__(self, link_proxy: Toxiproxy, fleet: LocalFleet) -> None:
+        self._link_proxy = link_proxy
         self._fleet = fleet
         self._pairs = list(combinations(fleet.members, 2))
 
     def cut(self, one: ProxyId, other: ProxyId) -> None:
         """Close a link, and refuse new connections."""
-        self._between.peer_link(one, other).proxy.disable()
+        self._link_proxy.peer_link(one, other).proxy.disable()
 
     def swallow(self, one: ProxyId, other: ProxyId) -> None:
         """Keep a link open, and drop all bytes in both directions."""
-        self._between.poison([self._between.peer_link(one, other)], "timeout", {"timeout": 0}, "both")
+        self._link_proxy.poison([self._link_proxy.peer_link(one, other)], "timeout", {"timeout": 0}, "both")
 
-    def deafen(self, one: ProxyId, other: ProxyId) -> None:
+    def drop_replies(self, one: ProxyId, other: ProxyId) -> None:
         """Keep a link open, and drop all bytes from the second member to the first."""
-        link = self._between.peer_link(one, other)
+        link = self._link_proxy.peer_link(one, other)
         heard = Link(link.proxy, link.at, dials=one > other)
-        self._between.poison([heard], "timeout", {"timeout": 0}, "in")
+        self._link_proxy.poison([heard], "timeout", {"timeout": 0}, "in")
 
-    def worsen(
+    def impair(
         self, victim: ProxyId, toxic: str, attributes: dict[str, int], direction: Direction = "both"
     ) -> None:
         """Impair a member's links to its peers."""
         self.heal()
-        self._between.poison(self._between.peer_links(victim), toxic, attributes, direction)
+        self._link_proxy.poison(self._link_proxy.peer_links(victim), toxic, attributes, direction)
 
     def heal(self) -> None:
         """Heal every link."""
-        links = [self._between.peer_link(one, other) for one, other in self._pairs]
-        self._between.heal(links)
+        links = [self._link_proxy.peer_link(one, other) for one, other in self._pairs]
+        self._link_proxy.heal(links)
         for link in links:
             link.proxy.enable()
 
@@ -61,14 +61,14 @@ class Network:
             if peer != victim:
                 dialling = max(victim, peer)
                 hello = Hello("demo", dialling, self._fleet.ownership(dialling).incarnation)
-                asyncio.run(_prove(proof, self._between.peer_link(victim, peer), hello))
+                asyncio.run(_prove(proof, self._link_proxy.peer_link(victim, peer), hello))
 
 
-class Surroundings:
+class FleetNetwork:
     """Each member's links to the others, and its advertised addresses."""
 
-    def __init__(self, between: Toxiproxy) -> None:
-        self._between = between
+    def __init__(self, link_proxy: Toxiproxy) -> None:
+        self._link_proxy = link_proxy
         self._broken: list[Link] = []
 
     def swallow(self, victim: ProxyId, direction: Direction) -> None:
@@ -99,7 +99,7 @@ class Surroundings:
 
     def heal(self) -> None:
         """Heal every link."""
-        self._between.heal(self._broken)
+        self._link_proxy.heal(self._broken)
         for link in self._broken:
             link.proxy.enable()
         self._broken = []
@@ -115,16 +115,16 @@ class Surroundings:
             assert asyncio.run(time_of_hanging_up(link)) >= latency_s
 
     def _links(self, victim: ProxyId) -> list[Link]:
-        return self._between.peer_links(victim)
+        return self._link_proxy.peer_links(victim)
 
     def _doors(self, victim: ProxyId) -> list[Link]:
-        return self._between.client_links(victim)
+        return self._link_proxy.client_links(victim)
 
     def _poison(
         self, links: list[Link], toxic: str, attributes: dict[str, int], direction: Direction
     ) -> None:
         self._broken += links
-        self._between.poison(links, toxic, attributes, direction)
+        self._link_proxy.poison(links, toxic, attributes, direction)
 
 
 async def _prove(proof: Proof, link: Link, hello: Hello) -> None:
@@ -132,22 +132,22 @@ async def _prove(proof: Proof, link: Link, hello: Hello) -> None:
 
 
 @contextmanager
-def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
+def network(fleet: LocalFleet, folder: Path) -> Iterator[PeerNetwork]:
     """Put Toxiproxy between each pair of members. Call it before the fleet starts."""
-    with toxiproxy(folder) as between:
-        between.put_between_members(fleet)
-        yield Network(between, fleet)
+    with toxiproxy(folder) as link_proxy:
+        link_proxy.put_between_members(fleet)
+        yield PeerNetwork(link_proxy, fleet)
 
 
 @contextmanager
-def surrounded(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
+def surrounded(fleet: LocalFleet, folder: Path) -> Iterator[FleetNetwork]:
     """Start a fleet whose members are reachable only through Toxiproxy."""
-    with toxiproxy(folder) as between:
-        between.put_before_members(fleet)
-        between.put_between_members(fleet)
+    with toxiproxy(folder) as link_proxy:
+        link_proxy.put_before_members(fleet)
+        link_proxy.put_between_members(fleet)
         try:
             with fleet:
-                yield Surroundings(between)
+                yield FleetNetwork(link_proxy)
         finally:
             fleet.remove_data()
 
@@ -155,8 +155,8 @@ def surrounded(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
 @contextmanager
 def surrounded_fleet(
     kafka: KafkaCluster, folder: Path, timing: Mapping[str, float]
-) -> Iterator[tuple[LocalFleet, Surroundings]]:
+) -> Iterator[tuple[LocalFleet, FleetNetwork]]:
     """Three members whose addresses lead through Toxiproxy."""
     fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=timing)
-    with surrounded(fleet, folder) as around:
-        yield fleet, around
+    with surrounded(fleet, folder) as fleet_network:
+        yield fleet, fleet_network

@@ -16,7 +16,9 @@ from tools.bootstrap import KAFKA_CLIENTS
 
 
 @contextmanager
-def at_work(folder: Path, java_class: str, settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def clients_running(
+    folder: Path, java_class: str, settings: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program with a file of properties. At the end it gets SIGTERM, and half a minute to stop."""
     logging, properties = folder / "log4j2.properties", folder / "program.properties"
     logging.write_text(LOGGING)
@@ -37,6 +39,6 @@ def topics_of(kafka: KafkaCluster, prefix: str) -> Iterator[None]:
         yield
     finally:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        made = [name for name in admin.list_topics(timeout=LIMIT_S).topics if name.startswith(prefix)]
-        for deletion in admin.delete_topics(made).values() if made else ():
+        created = [name for name in admin.list_topics(timeout=LIMIT_S).topics if name.startswith(prefix)]
+        for deletion in admin.delete_topics(created).values() if created else ():
             deletion.result(LIMIT_S)

@@ -23,8 +23,8 @@ from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.spawn import end, spawn_module
-from tests.chaos.conftest import PATIENT, Note, Stage
-from tests.chaos.harness import Scene, View, wait_for
+from tests.chaos.conftest import PATIENT_TIMING, Note, StartLoad
+from tests.chaos.harness import ChaosHarness, View, wait_for
 from tests.chaos.seeded.effects import prove_black
 from tests.chaos.seeded.network import Link, Toxiproxy, knock
 from tests.chaos.seeded.run import toxiproxy
@@ -35,11 +35,11 @@ pytestmark = pytest.mark.size("test-all")
 VICTIM, OTHER = "p2", "p1"
 MOVED_LIMIT_S = 15.0
 """Five times the measurement on a quiet machine."""
-BACK_LIMIT_S = 30.0
-BLINKS = 4
+RECOVERY_LIMIT_S = 30.0
+LINK_INTERRUPTIONS = 4
 LATENCY_MS = 100
 PRODUCER_LIMIT_S = 90.0
-FEW = 6
+PARTITION_COUNT = 6
 """Number of partitions: two for each broker."""
 QUIET_S = 3.0
 """Longer than members must be steady before identities move for balance."""
@@ -51,7 +51,7 @@ def away(
 ) -> Iterator[tuple[LocalFleet, Toxiproxy]]:
     """Two members. p2 reaches the brokers through Toxiproxy."""
     folder = tmp_path_factory.mktemp("away")
-    fleet = LocalFleet(folder / "fleet", kafka.endpoints, 2, timing=PATIENT)
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, 2, timing=PATIENT_TIMING)
     fleet.reach_brokers_at(VICTIM, list(AWAY.values()))
     with toxiproxy(folder) as network:
         network.put_before_brokers(kafka, AWAY_LISTENER, AWAY)
@@ -81,81 +81,92 @@ def heal(network: Toxiproxy, link: Link) -> None:
 def test_only_the_identity_of_an_unreachable_broker_moves(
     away: tuple[LocalFleet, Toxiproxy],
     kafka: KafkaCluster,
-    stage: Stage,
+    start_load: StartLoad,
     note: Note,
     breaks: Callable[[Toxiproxy, Link], None],
 ) -> None:
     """Found: workers dialled addresses of brokers that another member had learned, not their own."""
     fleet, network = away
     fleet.await_ready()
-    give_most_to(fleet, VICTIM, frozenset(kafka.brokers))
-    wait_for(lambda: dials(fleet, VICTIM) == AWAY, "a way of its own", BACK_LIMIT_S)
-    with stage(fleet) as scene:
-        before = scene.committed(VICTIM)
-        lost, *kept = sorted(each for each, owner in before.items() if owner == VICTIM)
+    give_most_identities(fleet, VICTIM, frozenset(kafka.brokers))
+    wait_for(lambda: dialled_endpoints(fleet, VICTIM) == AWAY, "a way of its own", RECOVERY_LIMIT_S)
+    with start_load(fleet) as harness:
+        before = harness.committed(VICTIM)
+        lost, *remaining = sorted(each for each, owner in before.items() if owner == VICTIM)
         (link,) = network.broker_links(lost)
         after = {**before, lost: OTHER}
 
         if breaks is refuse:
-            blink(scene, network, link, before)
+            interrupt_link(harness, network, link, before)
 
-        with scene.closely():
+        with harness.probing_closely():
             cut_s = time.monotonic()
             breaks(network, link)
-            wait_for(lambda: scene.committed(OTHER) == after, "the identity moved", MOVED_LIMIT_S)
-            wait_for(lambda: all(each == after for each in scene.advertised().values()), "Metadata", 5.0)
-            note("advertised after", max(views[-1].at_s for views in all_views(scene, cut_s)) - cut_s)
-        scene.await_flow()
-        scene.await_quiet(QUIET_S)
-        assert [view.owners for view in scene.views(OTHER, cut_s)] == [before, after]
-        assert kept
+            wait_for(lambda: harness.committed(OTHER) == after, "the identity moved", MOVED_LIMIT_S)
+            wait_for(lambda: all(each == after for each in harness.advertised().values()), "Metadata", 5.0)
+            note("advertised after", max(views[-1].at_s for views in all_views(harness, cut_s)) - cut_s)
+        harness.await_flow()
+        harness.await_quiet(QUIET_S)
+        assert [view.owners for view in harness.views(OTHER, cut_s)] == [before, after]
+        assert remaining
         assert cannot_reach(fleet, VICTIM) == {lost}
         assert cannot_reach(fleet, OTHER) == set()
 
-        generation, healed_s = scene.generation(), time.monotonic()
+        generation, healed_s = harness.generation(), time.monotonic()
         heal(network, link)
-        wait_for(lambda: not cannot_reach(fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
+        wait_for(lambda: not cannot_reach(fleet, VICTIM), "the broker reached again", RECOVERY_LIMIT_S)
         # The member may own the identity again, but nothing moves: the loads are even.
-        scene.await_quiet(QUIET_S)
-        assert scene.generation() == generation
-        assert [[view.owners for view in views] for views in all_views(scene, healed_s)] == [[after], [after]]
+        harness.await_quiet(QUIET_S)
+        assert harness.generation() == generation
+        assert [[view.owners for view in views] for views in all_views(harness, healed_s)] == [
+            [after],
+            [after],
+        ]
 
 
-def give_most_to(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> None:
+def give_most_identities(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> None:
     """Let a member own two of three identities, so that it may lose one without a move for balance."""
     fleet.await_settled(broker_ids)
-    if owned(fleet, proxy_id) < 2:
+    if owned_count(fleet, proxy_id) < 2:
         urls = [f"http://{fleet.settings.member(OTHER).admin}"]
         asyncio.run(client.drain(urls, OTHER, True))
-        wait_for(lambda: owned(fleet, proxy_id) == len(broker_ids), f"all owned by {proxy_id}", BACK_LIMIT_S)
+        wait_for(
+            lambda: owned_count(fleet, proxy_id) == len(broker_ids),
+            f"all owned by {proxy_id}",
+            RECOVERY_LIMIT_S,
+        )
         asyncio.run(client.drain(urls, OTHER, False))
         fleet.await_settled(broker_ids)
 
 
-def owned(fleet: LocalFleet, proxy_id: ProxyId) -> int:
+def owned_count(fleet: LocalFleet, proxy_id: ProxyId) -> int:
     return sum(each.committed == (proxy_id,) for each in fleet.ownership(proxy_id).identities)
 
 
-def blink(scene: Scene, network: Toxiproxy, link: Link, owners: dict[BrokerId, ProxyId]) -> None:
+def interrupt_link(
+    harness: ChaosHarness, network: Toxiproxy, link: Link, owners: dict[BrokerId, ProxyId]
+) -> None:
     """A link that breaks briefly from time to time causes no move."""
     since_s = time.monotonic()
-    for _ in range(BLINKS):
+    for _ in range(LINK_INTERRUPTIONS):
         refuse(network, link)
-        wait_for(lambda: cannot_reach(scene.fleet, VICTIM) == {broker_of(link)}, "a broker not reached")
+        wait_for(lambda: cannot_reach(harness.fleet, VICTIM) == {broker_of(link)}, "a broker not reached")
         heal(network, link)
-        wait_for(lambda: not cannot_reach(scene.fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
-    assert [[view.owners for view in views] for views in all_views(scene, since_s)] == [[owners], [owners]]
+        wait_for(
+            lambda: not cannot_reach(harness.fleet, VICTIM), "the broker reached again", RECOVERY_LIMIT_S
+        )
+    assert [[view.owners for view in views] for views in all_views(harness, since_s)] == [[owners], [owners]]
 
 
 def broker_of(link: Link) -> BrokerId:
     return next(broker_id for broker_id, endpoint in AWAY.items() if endpoint == link.at)
 
 
-def all_views(scene: Scene, since_s: float) -> list[list[View]]:
-    return [scene.views(each, since_s) for each in scene.fleet.members]
+def all_views(harness: ChaosHarness, since_s: float) -> list[list[View]]:
+    return [harness.views(each, since_s) for each in harness.fleet.members]
 
 
-def dials(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, Endpoint]:
+def dialled_endpoints(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, Endpoint]:
     """The addresses at which a member reaches the brokers."""
     return {each.broker_id: Endpoint(each.host, each.port) for each in fleet.ownership(proxy_id).brokers}
 
@@ -176,40 +187,44 @@ def test_drain_repeats_no_record_without_idempotence(
     """
     fleet, network = away
     fleet.await_ready()
-    give_most_to(fleet, VICTIM, frozenset(kafka.brokers))
-    wait_for(lambda: dials(fleet, VICTIM) == AWAY, "a way of its own", BACK_LIMIT_S)
+    give_most_identities(fleet, VICTIM, frozenset(kafka.brokers))
+    wait_for(lambda: dialled_endpoints(fleet, VICTIM) == AWAY, "a way of its own", RECOVERY_LIMIT_S)
     slow, fast = sorted(
         each.broker_id for each in fleet.ownership(VICTIM).identities if VICTIM in each.committed
     )
     links = network.broker_links(slow)
     network.poison(links, "latency", {"latency": LATENCY_MS}, "out")
-    topic, seen = make_topic(FEW), tmp_path / "seen"
-    spec = Spec(0, fleet.bootstrap(), topic, FEW, 600, str(seen), dict(SETTINGS))
+    topic, seen = make_topic(PARTITION_COUNT), tmp_path / "seen"
+    spec = Spec(0, fleet.bootstrap(), topic, PARTITION_COUNT, 600, str(seen), dict(SETTINGS))
     producer = spawn_module(
         "benchmarks.plain_producer", json.dumps(asdict(spec)), log=tmp_path / "producer.log"
     )
     urls = [f"http://{fleet.settings.member(OTHER).admin}"]
     try:
         wait_for(
-            lambda: connected(fleet, producer.pid, VICTIM, slow, fast) == 2, "a producer", PRODUCER_LIMIT_S
+            lambda: connection_count(fleet, producer.pid, VICTIM, slow, fast) == 2,
+            "a producer",
+            PRODUCER_LIMIT_S,
         )
-        wait_for(lambda: arrived(kafka, topic) > 2_000, "records", PRODUCER_LIMIT_S)
+        wait_for(lambda: record_count(kafka, topic) > 2_000, "records", PRODUCER_LIMIT_S)
         asyncio.run(client.drain(urls, VICTIM, True))
-        wait_for(lambda: connected(fleet, producer.pid, OTHER, slow, fast) == 2, "moves", PRODUCER_LIMIT_S)
-        before = arrived(kafka, topic)
-        wait_for(lambda: arrived(kafka, topic) > before + 1_000, "more", PRODUCER_LIMIT_S)
-        assert connected(fleet, producer.pid, VICTIM, slow, fast) == 0
+        wait_for(
+            lambda: connection_count(fleet, producer.pid, OTHER, slow, fast) == 2, "moves", PRODUCER_LIMIT_S
+        )
+        before = record_count(kafka, topic)
+        wait_for(lambda: record_count(kafka, topic) > before + 1_000, "more", PRODUCER_LIMIT_S)
+        assert connection_count(fleet, producer.pid, VICTIM, slow, fast) == 0
     finally:
         end([producer], 60.0)
         network.heal(links)
         asyncio.run(client.drain(urls, VICTIM, False))
     assert producer.returncode == 0
     saw = Seen(**json.loads(seen.read_text()))
-    found = examine(read_rows(kafka.bootstrap_servers, topic, FEW), [saw], [])
+    found = examine(read_rows(kafka.bootstrap_servers, topic, PARTITION_COUNT), [saw], [])
     assert (found.twice, found.out_of_order, found.lost, saw.failed) == ({}, {}, 0, [])
 
 
-def connected(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: BrokerId) -> int:
+def connection_count(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: BrokerId) -> int:
     """Number of connections of a process to a member's identity ports."""
     member = fleet.settings.member(proxy_id).advertised(fleet.settings)
     ports = {member.endpoint(LISTENER, each) for each in broker_ids}
@@ -221,10 +236,13 @@ def connected(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: Broke
     )
 
 
-def arrived(kafka: KafkaCluster, topic: str) -> int:
+def record_count(kafka: KafkaCluster, topic: str) -> int:
     """Number of records in a topic."""
     reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic})
     try:
-        return sum(reader.get_watermark_offsets(TopicPartition(topic, each), 10.0)[1] for each in range(FEW))
+        return sum(
+            reader.get_watermark_offsets(TopicPartition(topic, each), 10.0)[1]
+            for each in range(PARTITION_COUNT)
+        )
     finally:
         reader.close()

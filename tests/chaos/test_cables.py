@@ -16,8 +16,8 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.cables import Cables, Unavailable
-from tests.chaos.conftest import PATIENT, Note, Stage
-from tests.chaos.harness import FROZEN_LIMIT_S, hold, is_whole, wait_for
+from tests.chaos.conftest import PATIENT_TIMING, Note, StartLoad
+from tests.chaos.harness import FROZEN_LIMIT_S, check_until, is_fully_linked, wait_for
 from tests.chaos.seeded.network import Knock, knock
 from tests.integration import wire
 from tests.integration.metrics import scrape
@@ -37,7 +37,9 @@ WHOLE_LIMIT_S = 30.0
 def fleet(kafka: KafkaCluster, tmp_path: Path) -> LocalFleet:
     """Three members before their start."""
     limits = {"vanished_timeout_s": VANISHED_TIMEOUT_S}
-    return LocalFleet(tmp_path / "cables", kafka.endpoints, timing=PATIENT, peer_tls=True, limits=limits)
+    return LocalFleet(
+        tmp_path / "cables", kafka.endpoints, timing=PATIENT_TIMING, peer_tls=True, limits=limits
+    )
 
 
 @pytest.fixture
@@ -56,24 +58,24 @@ def cables(fleet: LocalFleet, kafka: KafkaCluster) -> Iterator[Cables]:
 
 @pytest.mark.size("test")
 def test_a_member_whose_cable_is_pulled_is_advertised_elsewhere(
-    fleet: LocalFleet, cables: Cables, kafka: KafkaCluster, stage: Stage, note: Note
+    fleet: LocalFleet, cables: Cables, kafka: KafkaCluster, start_load: StartLoad, note: Note
 ) -> None:
-    with stage(fleet) as scene, scene.closely():
+    with start_load(fleet) as harness, harness.probing_closely():
         for role in ("leader", "follower"):
-            victim = scene.member(role)
+            victim = harness.member(role)
             survivors = [each for each in fleet.members if each != victim]
             address = fleet.bootstrap_endpoint(victim)
             with socket.create_connection((address.host, address.port)) as connected:
                 pulled_s = cables.pull(victim)
                 try:
-                    took_s = scene.await_advertised(survivors, pulled_s, FROZEN_LIMIT_S)
+                    took_s = harness.await_advertised(survivors, pulled_s, FROZEN_LIMIT_S)
                     prove_silent(address, connected)
                 finally:
                     cables.plug(victim)
             note("advertised after", took_s)
             fleet.await_ready()
             fleet.await_settled(frozenset(kafka.brokers))
-            scene.await_flow()
+            harness.await_flow()
 
 
 def test_vanished_client_is_counted_reported_and_disconnected(fleet: LocalFleet, cables: Cables) -> None:
@@ -99,20 +101,20 @@ def test_vanished_client_is_counted_reported_and_disconnected(fleet: LocalFleet,
             vanishing.ask(wire.metadata(2))
 
 
-def test_packet_loss_causes_no_takeover(fleet: LocalFleet, cables: Cables, stage: Stage) -> None:
+def test_packet_loss_causes_no_takeover(fleet: LocalFleet, cables: Cables, start_load: StartLoad) -> None:
     """Every member loses random packets of peers, brokers and clients. TCP retransmits them."""
-    wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
-    with stage(fleet) as scene:
-        before, generation = scene.committed(fleet.members[0]), scene.generation()
+    wait_for(lambda: is_fully_linked(fleet), "every link", WHOLE_LIMIT_S)
+    with start_load(fleet) as harness:
+        before, generation = harness.committed(fleet.members[0]), harness.generation()
         since_s = time.monotonic()
         with cables.losing(LOSES_ONE_IN):
-            hold(since_s + LOSES_FOR_S, partial(scene.nothing_moves, since_s))
-            scene.await_flow()
-            scene.nothing_moves(since_s)
+            check_until(since_s + LOSES_FOR_S, partial(harness.check_unmoved, since_s))
+            harness.await_flow()
+            harness.check_unmoved(since_s)
             lost = cables.lost()
         assert all(packets > LOSES_FOR_S for packets in lost.values()), lost
-        assert scene.generation() == generation
-        assert scene.committed(fleet.members[0]) == before
+        assert harness.generation() == generation
+        assert harness.committed(fleet.members[0]) == before
 
 
 def prove_silent(address: Endpoint, connected: socket.socket) -> None:

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.conftest import Note, Stage
-from tests.chaos.harness import Scene, wait_for
+from tests.chaos.conftest import Note, StartLoad
+from tests.chaos.harness import ChaosHarness, wait_for
 from tests.chaos.seeded.effects import is_gone, is_stopped
 from tests.chaos.trees import Tree, try_tree
 
@@ -30,13 +30,13 @@ FROZEN_LIMIT_S = 10.0
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_killed_control_process_causes_no_takeover(
-    fleet: LocalFleet, stage: Stage, number: signal.Signals
+    fleet: LocalFleet, start_load: StartLoad, number: signal.Signals
 ) -> None:
     """The victim is the leader, because its death also costs an election."""
-    with stage(fleet) as scene:
-        victim = scene.member("leader")
-        before, generation = scene.committed(victim), scene.generation()
-        tree, said = Tree(fleet, victim), scene.said()
+    with start_load(fleet) as harness:
+        victim = harness.member("leader")
+        before, generation = harness.committed(victim), harness.generation()
+        tree, log_lines = Tree(fleet, victim), harness.log_lines()
         since_s = fleet.ownership(victim).now_mono_s
 
         tree.control.send_signal(number)
@@ -44,37 +44,37 @@ def test_killed_control_process_causes_no_takeover(
             wait_for(partial(is_stopped, tree.control), "the control process stopped", 1.0)
         wait_for(partial(is_gone, tree.control), "the end of the control process", FROZEN_LIMIT_S)
 
-        def replaced() -> bool:
+        def is_replaced() -> bool:
             now = try_tree(fleet, victim)
             return now is not None and now.control != tree.control
 
-        wait_for(replaced, "another control process", REPLACED_LIMIT_S)
+        wait_for(is_replaced, "another control process", REPLACED_LIMIT_S)
         fleet.await_ready(victim)
-        fleet.await_settled(scene.broker_ids)
-        scene.await_flow()
-        scene.await_quiet(QUIET_S)
+        fleet.await_settled(harness.broker_ids)
+        harness.await_flow()
+        harness.await_quiet(QUIET_S)
 
         now = Tree(fleet, victim)
         assert (now.supervisor, now.worker) == (tree.supervisor, tree.worker)
-        assert scene.generation() == generation
+        assert harness.generation() == generation
         for proxy_id in fleet.members:
-            assert [view.owners for view in scene.views(proxy_id, since_s)] == [before]
-            assert scene.committed(proxy_id) == before
-            assert scene.takeover(proxy_id, victim, since_s) is None
-        assert scene.said() == said
+            assert [view.owners for view in harness.views(proxy_id, since_s)] == [before]
+            assert harness.committed(proxy_id) == before
+            assert harness.takeover(proxy_id, victim, since_s) is None
+        assert harness.log_lines() == log_lines
 
 
 def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
-    fleet: LocalFleet, kafka: KafkaCluster, stage: Stage, note: Note
+    fleet: LocalFleet, kafka: KafkaCluster, start_load: StartLoad, note: Note
 ) -> None:
     """The worker's event loop is blocked, and the member's other processes run."""
-    with stage(fleet) as scene:
-        victim = scene.member("follower")
+    with start_load(fleet) as harness:
+        victim = harness.member("follower")
         survivors = [each for each in fleet.members if each != victim]
-        tree, generation = Tree(fleet, victim), scene.generation()
-        partitions = behind(scene, kafka, victim)
+        tree, generation = Tree(fleet, victim), harness.generation()
+        partitions = partitions_behind(harness, kafka, victim)
 
-        with scene.closely():
+        with harness.probing_closely():
             frozen_s = time.monotonic()
             tree.worker.send_signal(signal.SIGSTOP)
             wait_for(partial(is_stopped, tree.worker), "the worker stopped", 1.0)
@@ -83,44 +83,42 @@ def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
             note("a frozen worker was killed after", time.monotonic() - frozen_s)
             # The member at which clients with reset connections request Metadata.
             for survivor in survivors:
-                wait_for(
-                    partial(has_gone_around, scene, survivor, victim, frozen_s), "an address that serves"
-                )
-                note("advertised after", gone_around_s(scene, survivor, victim, frozen_s)[0] - frozen_s)
+                wait_for(partial(has_bypassed, harness, survivor, victim, frozen_s), "an address that serves")
+                note("advertised after", bypassed_at_s(harness, survivor, victim, frozen_s)[0] - frozen_s)
             # The clients move there, and not to the new worker, which has not served any client yet.
             with ExitStack() as held:
-                passed = partial(pass_meanwhile, held, scene, partitions, gone_s, victim, tree.worker)
+                passed = partial(records_pass, held, harness, partitions, gone_s, victim, tree.worker)
                 wait_for(passed, "records through the others")
-                assert scene.prober.heard_s[victim] < gone_s
+                assert harness.prober.heard_s[victim] < gone_s
 
-        def replaced() -> bool:
+        def is_replaced() -> bool:
             now = try_tree(fleet, victim)
             return now is not None and now.worker != tree.worker
 
-        wait_for(replaced, "another worker", REPLACED_LIMIT_S)
+        wait_for(is_replaced, "another worker", REPLACED_LIMIT_S)
         fleet.await_ready(victim)
-        fleet.await_settled(scene.broker_ids)
-        scene.await_flow()
+        fleet.await_settled(harness.broker_ids)
+        harness.await_flow()
 
         now = Tree(fleet, victim)
         assert (now.supervisor, now.control) == (tree.supervisor, tree.control)
-        assert victim in scene.committed(victim).values()
-        assert scene.generation() >= generation
+        assert victim in harness.committed(victim).values()
+        assert harness.generation() >= generation
 
 
-def behind(scene: Scene, kafka: KafkaCluster, proxy_id: ProxyId) -> set[int]:
+def partitions_behind(harness: ChaosHarness, kafka: KafkaCluster, proxy_id: ProxyId) -> set[int]:
     """The partitions whose leader's identity a member owns."""
-    topic = scene.workload.spec.topic
+    topic = harness.workload.spec.topic
     found = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(topic).topics[topic]
-    owners = scene.committed(proxy_id)
+    owners = harness.committed(proxy_id)
     partitions = {each.id for each in found.partitions.values() if owners[each.leader] == proxy_id}
     assert partitions
     return partitions
 
 
-def pass_meanwhile(
+def records_pass(
     held: ExitStack,
-    scene: Scene,
+    harness: ChaosHarness,
     partitions: Collection[int],
     since_s: float,
     victim: ProxyId,
@@ -130,23 +128,23 @@ def pass_meanwhile(
 
     A replacement worker is stopped before it can serve, until the stack closes.
     """
-    now = try_tree(scene.fleet, victim)
+    now = try_tree(harness.fleet, victim)
     if now is not None and now.worker != former and not is_stopped(now.worker):
         now.worker.send_signal(signal.SIGSTOP)
         held.callback(now.worker.send_signal, signal.SIGCONT)
-    scene.workload.check()
-    scene.traffic.refresh()
+    harness.workload.check()
+    harness.traffic.refresh()
     acknowledged, received = (
         {(each.partition, each.record) for each in stream.events if each.at_s > since_s}
-        for stream in (scene.traffic.acknowledged, scene.traffic.received)
+        for stream in (harness.traffic.acknowledged, harness.traffic.received)
     )
     return {partition for partition, _ in acknowledged & received} >= set(partitions)
 
 
-def gone_around_s(scene: Scene, reporter: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
+def bypassed_at_s(harness: ChaosHarness, reporter: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
     """The time since a moment at which a member's Metadata stopped naming another member."""
-    return [view.at_s for view in scene.views(reporter, since_s) if victim not in view.owners.values()]
+    return [view.at_s for view in harness.views(reporter, since_s) if victim not in view.owners.values()]
 
 
-def has_gone_around(scene: Scene, reporter: ProxyId, victim: ProxyId, since_s: float) -> bool:
-    return bool(gone_around_s(scene, reporter, victim, since_s))
+def has_bypassed(harness: ChaosHarness, reporter: ProxyId, victim: ProxyId, since_s: float) -> bool:
+    return bool(bypassed_at_s(harness, reporter, victim, since_s))

@@ -18,7 +18,7 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from tests.chaos.coordinators import kill_proxy_of_coordinator
 from tests.chaos.harness import wait_for
-from tests.chaos.programs import at_work, topics_of
+from tests.chaos.programs import clients_running, topics_of
 from tests.integration.clients import LIMIT_S, read_all
 
 pytestmark = pytest.mark.size("test")
@@ -27,10 +27,10 @@ WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 START_LIMIT_S = 120.0
 LINES_PER_S = 200
-FLOWS = 400
+MIN_LINES = 400
 
 
-class Rest:
+class ConnectClient:
     """A request to a worker, and its answer."""
 
     def __init__(self, port: int) -> None:
@@ -52,7 +52,7 @@ class Rest:
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             assert answer.status == 201
 
-    def runs(self, name: str) -> bool:
+    def is_running(self, name: str) -> bool:
         """Whether the connector's only task is running."""
         status = self.get(f"/connectors/{name}/status")
         return status is not None and [task["state"] for task in status["tasks"]] == ["RUNNING"]
@@ -90,7 +90,7 @@ def test_every_line_arrives_once_and_in_order(
     source, sink, topic = tmp_path / "source", tmp_path / "sink", make_topic(partitions=1)
     prefix = f"connect-{topic}"
     (port,) = free_ports(1, ("127.0.0.1",))
-    rest = Rest(port)
+    rest = ConnectClient(port)
     settings = {
         "bootstrap.servers": fleet.bootstrap(),
         "group.id": prefix,
@@ -111,25 +111,25 @@ def test_every_line_arrives_once_and_in_order(
     def received() -> int:
         return sink.read_bytes().count(b"\n") if sink.exists() else 0
 
-    with topics_of(kafka, prefix), at_work(tmp_path, WORKER, settings) as worker:
+    with topics_of(kafka, prefix), clients_running(tmp_path, WORKER, settings) as worker:
 
-        def up() -> bool:
+        def is_up() -> bool:
             assert worker.poll() is None, f"the worker has ended: {tmp_path / 'program.log'}"
             return rest.get("/connectors") is not None
 
         with Writer(source) as writer:
-            wait_for(up, "a worker of Connect", START_LIMIT_S)
+            wait_for(is_up, "a worker of Connect", START_LIMIT_S)
             assert rest.get("/")["kafka_cluster_id"] == kafka.cluster_id()
             ways = {"FileStreamSource": (source, "topic"), "FileStreamSink": (sink, "topics")}
             for name, (file, setting) in ways.items():
                 rest.connect(name, {"connector.class": name, "file": str(file), setting: topic})
-                wait_for(partial(rest.runs, name), name, LIMIT_S)
-            wait_for(lambda: received() >= FLOWS, "lines", LIMIT_S)
+                wait_for(partial(rest.is_running, name), name, LIMIT_S)
+            wait_for(lambda: received() >= MIN_LINES, "lines", LIMIT_S)
             kill_proxy_of_coordinator(fleet, kafka, prefix)
-            until = writer.written + FLOWS
+            until = writer.written + MIN_LINES
             wait_for(lambda: received() >= until, "lines that were written after the takeover", LIMIT_S)
         wait_for(lambda: received() >= writer.written, "all lines", LIMIT_S)
-        assert all(map(rest.runs, ways))
+        assert all(map(rest.is_running, ways))
     lines = source.read_bytes().splitlines()
     log = read_all(
         kafka.bootstrap_servers, topic, len(lines), 1, config={"isolation.level": "read_committed"}

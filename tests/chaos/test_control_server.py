@@ -25,7 +25,7 @@ from tests.conftest import MakeFleet
 pytestmark = pytest.mark.size("test-all")
 
 VICTIM, PEER = "p1", "p2"
-STRANGERS = 1000
+STRANGER_COUNT = 1000
 ANSWER_LIMIT_S = 20.0
 """The promise on a quiet machine is one second."""
 LINK_LIMIT_S = 60.0
@@ -98,7 +98,7 @@ def settled_rss_bytes(fleet: LocalFleet) -> int:
 def test_half_open_requests_block_no_other_client(fleet: LocalFleet, strangers: Strangers) -> None:
     rss_bytes = settled_rss_bytes(fleet)
     mine = fleet.settings.member(VICTIM)
-    strangers.connect(mine.admin, STRANGERS, HALF_REQUEST)
+    strangers.connect(mine.admin, STRANGER_COUNT, HALF_REQUEST)
     for _ in range(3):
         assert_answers(fleet)
         assert_bounded(fleet, rss_bytes)
@@ -112,8 +112,8 @@ def test_idle_connections_block_no_other_client(fleet: LocalFleet, strangers: St
 
     def open_all() -> None:
         for endpoint in (mine.admin, mine.peer):
-            strangers.connect(endpoint, STRANGERS)
-            strangers.connect(endpoint, STRANGERS // 4, HALF_HANDSHAKE)
+            strangers.connect(endpoint, STRANGER_COUNT)
+            strangers.connect(endpoint, STRANGER_COUNT // 4, HALF_HANDSHAKE)
 
     open_all()
     assert_answers(fleet)
@@ -198,10 +198,10 @@ def test_rotated_tokens_end_streams(make_fleet: MakeFleet) -> None:
     assert stream.readline().startswith(b"data: ")
 
     fresh, file = "fresh-0123456789abcdef", fleet.config.parent / "read-token"
-    beside = file.with_name("fresh-token")
-    beside.touch(mode=0o600)
-    beside.write_text(fresh)
-    os.replace(beside, file)
+    new_token = file.with_name("fresh-token")
+    new_token.touch(mode=0o600)
+    new_token.write_text(fresh)
+    os.replace(new_token, file)
     rotated_s = time.monotonic()
     while stream.readline():
         assert time.monotonic() - rotated_s < 2 * ANSWER_LIMIT_S

@@ -22,7 +22,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.spawn import end
 from fleet.raft.journal import FIRST_FRAME, MARKER
-from tests.chaos.conftest import PATIENT
+from tests.chaos.conftest import PATIENT_TIMING
 from tests.conftest import MakeTopic, fleets
 from tests.integration import wire
 from tests.integration.wire import ApiVersions, Connection
@@ -38,14 +38,14 @@ MOUNT = (
 Locks are elsewhere: a file system with a file that is open for writing cannot be made read-only by hand.
 """
 
-ELECTIONS = 3
+REFUSED_VOTES = 3
 """Number of requests for a vote that the member must refuse."""
 
 
 @pytest.fixture
-def own(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
+def own_fleet(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
     with fleets(kafka, tmp_path) as make:
-        yield make(timing=PATIENT)
+        yield make(timing=PATIENT_TIMING)
 
 
 def serves(fleet: LocalFleet, proxy_id: str) -> bool:
@@ -74,11 +74,11 @@ def fill(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize)
 
 
-def said(fleet: LocalFleet, proxy_id: str, what: str, since: int = 0) -> bool:
-    return what in fleet.log(proxy_id).read_text()[since:]
+def log_has(fleet: LocalFleet, proxy_id: str, text: str, since: int = 0) -> bool:
+    return text in fleet.log(proxy_id).read_text()[since:]
 
 
-def knows(
+def raft_state(
     fleet: LocalFleet, proxy_id: ProxyId
 ) -> tuple[int, dict[BrokerId, tuple[ProxyId, ...]], dict[ProxyId, bool]]:
     """A member's Raft state: the generation, the owners, and the drained members."""
@@ -92,164 +92,180 @@ def owners(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
     return {each.committed[0] for each in fleet.ownership(proxy_id).identities}
 
 
-def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
+def check_reports_raft_error(fleet: LocalFleet, proxy_id: ProxyId, reason: str, since: int) -> None:
     """Check that a member reports why it does not take part in Raft, and that it is ready anyway."""
-    assert why in str(fleet.ownership(proxy_id).raft_error)
-    assert why in json.loads(fleet.get(proxy_id, "/healthz")[1])["raft"]
+    assert reason in str(fleet.ownership(proxy_id).raft_error)
+    assert reason in json.loads(fleet.get(proxy_id, "/healthz")[1])["raft"]
     assert b"fleet_raft_degraded 1.0" in fleet.get(proxy_id, "/metrics")[1]
     command = [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    told = {each["proxy_id"]: each["raft_error"] for each in json.loads(done.stdout)["answers"]}
-    assert [each for each in told if told[each]] == [proxy_id]
-    assert why in told[proxy_id]
+    errors = {each["proxy_id"]: each["raft_error"] for each in json.loads(done.stdout)["answers"]}
+    assert [each for each in errors if errors[each]] == [proxy_id]
+    assert reason in errors[proxy_id]
     text = fleet.log(proxy_id).read_text()[since:]
     assert any(
-        "Raft is stopped until this error is resolved" in line and why in line for line in text.splitlines()
+        "Raft is stopped until this error is resolved" in line and reason in line
+        for line in text.splitlines()
     )
     assert fleet.is_ready(proxy_id)
 
 
-def test_torn_journal_is_repaired_and_damaged_one_needs_a_reset(own: LocalFleet) -> None:
-    victim = next(each for each in own.members if each != own.leader())
-    path = own.settings.member(victim).private_dir / "raft" / "journal"
-    a_torn_tail_is_repaired(own, victim, path)
+def test_torn_journal_is_repaired_and_damaged_one_needs_a_reset(own_fleet: LocalFleet) -> None:
+    victim = next(each for each in own_fleet.members if each != own_fleet.leader())
+    path = own_fleet.settings.member(victim).private_dir / "raft" / "journal"
+    check_torn_tail_repair(own_fleet, victim, path)
 
-    own.kill(victim)
+    own_fleet.kill(victim)
     data = bytearray(path.read_bytes())
     data[FIRST_FRAME + 20] ^= 0xFF
     path.write_bytes(data + data[FIRST_FRAME:])
-    own.start(victim)
-    own.wait_until(lambda: said(own, victim, "fleet journal reset"), "the log names the command")
+    own_fleet.start(victim)
+    own_fleet.wait_until(
+        lambda: log_has(own_fleet, victim, "fleet journal reset"), "the log names the command"
+    )
 
     # The workers continue with the directory in a file. No owner changed.
-    own.wait_until(lambda: serves(own, victim), "served without control")
-    code, found = journal(own, "check", victim)
+    own_fleet.wait_until(lambda: serves(own_fleet, victim), "served without control")
+    code, found = journal(own_fleet, "check", victim)
     assert (code, found["running"]) == (1, True)
-    code, refused = journal(own, "reset", victim)
+    code, refused = journal(own_fleet, "reset", victim)
     assert code == 1
     assert refused["error"]["kind"] == "start", "the member runs"
-    own.stop(victim)
-    code, repaired = journal(own, "repair", victim)
+    own_fleet.stop(victim)
+    code, repaired = journal(own_fleet, "repair", victim)
     assert (code, repaired["error"]["kind"]) == (1, "journal")
 
-    code, done = journal(own, "reset", victim)
+    code, done = journal(own_fleet, "reset", victim)
     assert code == 0
-    since = len(own.log(victim).read_text())
-    own.start(victim)
-    own.await_ready(victim)
-    own.wait_until(lambda: said(own, victim, "votes again", since), "caught up")
-    own.wait_until(lambda: own.ownership(victim).raft_error is None, "it says so")
+    since = len(own_fleet.log(victim).read_text())
+    own_fleet.start(victim)
+    own_fleet.await_ready(victim)
+    own_fleet.wait_until(lambda: log_has(own_fleet, victim, "votes again", since), "caught up")
+    own_fleet.wait_until(
+        lambda: own_fleet.ownership(victim).raft_error is None, "the member reports no error"
+    )
     assert {Path(str(each)).exists() for each in done["changed"]} == {True}
     # The member really votes: without one of the others, a commit needs its vote.
-    other = next(each for each in own.members if each not in (victim, own.leader()))
-    own.kill(other)
-    commit(own, victim, other, True)
+    other = next(each for each in own_fleet.members if each not in (victim, own_fleet.leader()))
+    own_fleet.kill(other)
+    commit(own_fleet, victim, other, True)
 
 
-def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> None:
+def check_torn_tail_repair(own_fleet: LocalFleet, victim: ProxyId, path: Path) -> None:
     """A torn write and a torn rewrite are repaired. Nothing else is lost, and the member votes again."""
-    own.kill(victim)
+    own_fleet.kill(victim)
     whole = path.read_bytes()
     torn = whole[whole.rindex(MARKER) : -3]
     path.write_bytes(whole + torn)
-    beside = path.with_name("journal.new")
-    beside.write_bytes(whole[: len(whole) // 2])
-    other = next(each for each in own.members if each not in (victim, own.leader()))
-    commit(own, other, other, True)  # entries that the member must catch up with
+    torn_rewrite = path.with_name("journal.new")
+    torn_rewrite.write_bytes(whole[: len(whole) // 2])
+    other = next(each for each in own_fleet.members if each not in (victim, own_fleet.leader()))
+    commit(own_fleet, other, other, True)  # entries that the member must catch up with
 
-    code, found = journal(own, "check", victim)
+    code, found = journal(own_fleet, "check", victim)
     survey = found["survey"]
     assert (code, survey["verdict"], survey["torn_bytes"], survey["refusal"]) == (0, "torn", len(torn), "")
     assert "fleet journal repair" in found["advice"]
-    code, repaired = journal(own, "repair", victim)
+    code, repaired = journal(own_fleet, "repair", victim)
     assert (code, repaired["survey"]["verdict"]) == (0, "whole")
-    assert set(repaired["changed"]) == {str(path), str(beside)}
+    assert set(repaired["changed"]) == {str(path), str(torn_rewrite)}
     assert path.read_bytes() == whole
-    assert not beside.exists()
+    assert not torn_rewrite.exists()
     assert repaired["survey"]["last_index"] == survey["last_index"] > 0
 
-    since = len(own.log(victim).read_text())
-    own.start(victim)
-    own.await_ready(victim)
-    leader = own.leader()
+    since = len(own_fleet.log(victim).read_text())
+    own_fleet.start(victim)
+    own_fleet.await_ready(victim)
+    leader = own_fleet.leader()
     assert leader is not None
-    own.wait_until(lambda: knows(own, victim) == knows(own, leader), "the same state as its peers")
-    assert knows(own, victim)[2][other] is True
-    document = own.ownership(victim)
+    own_fleet.wait_until(
+        lambda: raft_state(own_fleet, victim) == raft_state(own_fleet, leader), "the same state as its peers"
+    )
+    assert raft_state(own_fleet, victim)[2][other] is True
+    document = own_fleet.ownership(victim)
     assert (document.raft_error, document.quorum.present) == (None, True)
-    assert not said(own, victim, "trimmed", since), "nothing was left for the start to fix"
-    commit(own, other, other, False)
+    assert not log_has(own_fleet, victim, "trimmed", since), "nothing was left for the start to fix"
+    commit(own_fleet, other, other, False)
 
 
 def test_full_or_read_only_disk_costs_the_vote_until_writable(
-    own: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+    own_fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     """The member has its own file system, which is first full and then read-only."""
     before, after = make_topic(), make_topic()
-    victim = next(each for each in own.members if each != own.leader())
-    own.stop(victim)
-    folder = own.settings.member(victim).data_dir
+    victim = next(each for each in own_fleet.members if each != own_fleet.leader())
+    own_fleet.stop(victim)
+    folder = own_fleet.settings.member(victim).data_dir
     copy = folder.with_name("copy")
     shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
-    command = [sys.executable, "-m", "fleet", "node", "--config", str(own.config), "--node", victim]
-    with own.log(victim).open("ab") as log:
+    command = [sys.executable, "-m", "fleet", "node", "--config", str(own_fleet.config), "--node", victim]
+    with own_fleet.log(victim).open("ab") as log:
         process = subprocess.Popen(
             ["unshare", "-Urm", "bash", "-c", MOUNT, str(folder), str(copy), *command], stderr=log, stdout=log
         )
     inside = Path(f"/proc/{process.pid}/root{folder}")
     try:
-        own.wait_until(lambda: own.is_ready(victim), "back on a small file system")
-        own.wait_until(lambda: own.ownership(victim).quorum.present, "a quorum at the member")
-        other = next(each for each in own.members if each != victim)
+        own_fleet.wait_until(lambda: own_fleet.is_ready(victim), "back on a small file system")
+        own_fleet.wait_until(lambda: own_fleet.ownership(victim).quorum.present, "a quorum at the member")
+        other = next(each for each in own_fleet.members if each != victim)
         commits = iter(range(2000))
 
-        def trouble() -> bool:
-            commit(own, other, other, next(commits) % 2 == 0)
-            return own.ownership(victim).raft_error is not None
+        def has_raft_error() -> bool:
+            commit(own_fleet, other, other, next(commits) % 2 == 0)
+            return own_fleet.ownership(victim).raft_error is not None
 
         fill(inside / "ballast")
-        since = len(own.log(victim).read_text())
-        own.wait_until(trouble, "the disk is full")
-        tells(own, victim, "No space left on device", since)
-        assert serves(own, victim)
+        since = len(own_fleet.log(victim).read_text())
+        own_fleet.wait_until(has_raft_error, "the disk is full")
+        check_reports_raft_error(own_fleet, victim, "No space left on device", since)
+        assert serves(own_fleet, victim)
 
         (inside / "ballast").unlink()
-        own.wait_until(lambda: own.ownership(victim).raft_error is None, "it takes part again")
-        own.wait_until(
-            lambda: own.ownership(victim).commit_index >= own.ownership(other).commit_index, "caught up"
+        own_fleet.wait_until(
+            lambda: own_fleet.ownership(victim).raft_error is None, "the member takes part in Raft again"
         )
-        assert own.ownership(victim).quorum.present
+        own_fleet.wait_until(
+            lambda: own_fleet.ownership(victim).commit_index >= own_fleet.ownership(other).commit_index,
+            "caught up",
+        )
+        assert own_fleet.ownership(victim).quorum.present
 
-        own.wait_until(lambda: victim in owners(own, victim), "an identity of the member")
+        own_fleet.wait_until(lambda: victim in owners(own_fleet, victim), "an identity of the member")
         # Raft has closed its journal on the full disk. Only now can the disk be made read-only, or get space.
         fill(inside / "ballast")
-        own.wait_until(trouble, "the disk is full again")
-        since = len(own.log(victim).read_text())
-        own.wait_until(lambda: remount(process.pid, folder, "ro,size=2m"), "read-only")
-        own.wait_until(lambda: said(own, victim, "Read-only file system", since), "another write attempt")
+        own_fleet.wait_until(has_raft_error, "the disk is full again")
+        since = len(own_fleet.log(victim).read_text())
+        own_fleet.wait_until(lambda: remount(process.pid, folder, "ro,size=2m"), "read-only")
+        own_fleet.wait_until(
+            lambda: log_has(own_fleet, victim, "Read-only file system", since), "another write attempt"
+        )
         with pytest.raises(OSError, match="Read-only file system"):
             (inside / "raft" / "journal").open("r+b")
         disk = os.statvfs(inside)
         assert disk.f_bavail * disk.f_frsize > 1 << 20, "there is room"
-        tells(own, victim, "Read-only file system", since)
-        a_record_passes(own, victim, kafka, before)
-        third = next(each for each in own.members if each not in (victim, own.leader()))
-        own.kill(third)
-        last = next(each for each in own.members if each not in (victim, third))
-        it_neither_acknowledges_nor_votes(own, last)
-        a_record_passes(own, victim, kafka, after)
+        check_reports_raft_error(own_fleet, victim, "Read-only file system", since)
+        check_record_passes(own_fleet, victim, kafka, before)
+        third = next(each for each in own_fleet.members if each not in (victim, own_fleet.leader()))
+        own_fleet.kill(third)
+        last = next(each for each in own_fleet.members if each not in (victim, third))
+        check_neither_acknowledges_nor_votes(own_fleet, last)
+        check_record_passes(own_fleet, victim, kafka, after)
 
         assert remount(process.pid, folder, "rw")
-        own.wait_until(lambda: own.ownership(victim).raft_error is None, "it takes part again")
-        own.wait_until(lambda: own.ownership(last).quorum.present, "a quorum of two")
-        commit(own, last, third, True)
-        own.wait_until(lambda: knows(own, victim) == knows(own, last), "caught up")
-        assert knows(own, victim)[2][third] is True
+        own_fleet.wait_until(
+            lambda: own_fleet.ownership(victim).raft_error is None, "the member takes part in Raft again"
+        )
+        own_fleet.wait_until(lambda: own_fleet.ownership(last).quorum.present, "a quorum of two")
+        commit(own_fleet, last, third, True)
+        own_fleet.wait_until(
+            lambda: raft_state(own_fleet, victim) == raft_state(own_fleet, last), "caught up"
+        )
+        assert raft_state(own_fleet, victim)[2][third] is True
     finally:
         end([process], patience_s=0.0)
 
 
-def a_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, topic: str) -> None:
+def check_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, topic: str) -> None:
     """Produce a record with acks=all through a member's identity, and read it."""
     with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
         brokers = wire.brokers_of(connection.ask(wire.metadata(1)))
@@ -259,12 +275,12 @@ def a_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, t
     partition = next(each for each in leaders if leaders[each] in owned)
     with Connection(owned[leaders[partition]]) as connection:
         answer = connection.ask(wire.produce_record(1, topic, partition, wire.one_record()))
-        at = 4 + 2 + len(topic) + 4 + 4  # ProduceResponse.json v7: one topic, one partition, its index
-        assert struct.unpack_from(">h", answer, at) == (0,)
+        proposer = 4 + 2 + len(topic) + 4 + 4  # ProduceResponse.json v7: one topic, one partition, its index
+        assert struct.unpack_from(">h", answer, proposer) == (0,)
         assert b"value" in connection.ask(wire.fetch(2, topic, partition, 1000))
 
 
-def it_neither_acknowledges_nor_votes(fleet: LocalFleet, last: ProxyId) -> None:
+def check_neither_acknowledges_nor_votes(fleet: LocalFleet, last: ProxyId) -> None:
     """Check that the last other member no longer leads, and does not win an election."""
     fleet.wait_until(lambda: not fleet.ownership(last).quorum.present, "the loss of the quorum")
     since = fleet.ownership(last)
@@ -272,12 +288,12 @@ def it_neither_acknowledges_nor_votes(fleet: LocalFleet, last: ProxyId) -> None:
     def was_candidate() -> bool:
         now = fleet.ownership(last)
         assert not now.quorum.present
-        return now.term >= since.term + ELECTIONS
+        return now.term >= since.term + REFUSED_VOTES
 
     fleet.wait_until(was_candidate, "a candidacy of the member")
     assert fleet.ownership(last).commit_index == since.commit_index
 
 
-def commit(fleet: LocalFleet, at: ProxyId, proxy_id: ProxyId, drained: bool) -> None:
+def commit(fleet: LocalFleet, proposer: ProxyId, proxy_id: ProxyId, drained: bool) -> None:
     """Let one member drain or undrain another. Every member writes this to its journal."""
-    asyncio.run(client.drain([client.admin_urls(fleet.settings)[at]], proxy_id, drained))
+    asyncio.run(client.drain([client.admin_urls(fleet.settings)[proposer]], proxy_id, drained))

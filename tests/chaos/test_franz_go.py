@@ -11,8 +11,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import (
     await_protocols,
+    group_with_coordinator_of,
     kill_proxy_of_coordinator,
-    with_the_coordinator_of,
 )
 from tests.clients.franz.program import FranzGo
 
@@ -25,7 +25,7 @@ def test_coordinator_proxy_death_loses_and_repeats_no_record(
 ) -> None:
     topics = {"classic": make_topic(), "consumer": make_topic()}
     classic = topics["classic"]
-    groups = {"classic": classic, "consumer": with_the_coordinator_of(kafka, classic)}
+    groups = {"classic": classic, "consumer": group_with_coordinator_of(kafka, classic)}
     with ExitStack() as ending:
         clients = {}
         for protocol, topic in topics.items():
@@ -40,4 +40,4 @@ def test_coordinator_proxy_death_loses_and_repeats_no_record(
         for client in clients.values():
             assert client.close() == 0
     for protocol, client in clients.items():
-        client.judge(kafka.bootstrap_servers, topics[protocol], groups[protocol])
+        client.check_records(kafka.bootstrap_servers, topics[protocol], groups[protocol])

@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.conftest import PATIENT
-from tests.chaos.harness import is_whole, wait_for
+from tests.chaos.conftest import PATIENT_TIMING
+from tests.chaos.harness import is_fully_linked, wait_for
 from tests.chaos.manager import Manager
 from tests.chaos.network import surrounded_fleet
 
@@ -32,7 +32,7 @@ TAKEOVER_LIMIT_S = 7.5
 
 
 @dataclass(frozen=True)
-class Held:
+class FinishedGameDay:
     """A finished game day: its exit code, its JSON object, and its progress lines."""
 
     code: int
@@ -41,7 +41,7 @@ class Held:
 
 
 ByHand = Callable[[str], None]
-Hold = Callable[..., Held]
+Hold = Callable[..., FinishedGameDay]
 
 
 def game_day(
@@ -51,7 +51,7 @@ def game_day(
     scenario: str,
     options: Mapping[str, str],
     by_hand: ByHand = lambda progress: None,
-) -> Held:
+) -> FinishedGameDay:
     """Run a game day. The manager carries out its commands.
 
     Args:
@@ -75,12 +75,12 @@ def game_day(
         subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL) as process,
     ):
 
-        def lasts() -> bool:
+        def is_running() -> bool:
             by_hand(progress.read_text())
             return process.poll() is None
 
-        manager.serve_while(lasts)
-    return Held(process.returncode, json.loads(printed.read_text()), progress.read_text())
+        manager.serve_while(is_running)
+    return FinishedGameDay(process.returncode, json.loads(printed.read_text()), progress.read_text())
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def manager(fleet: LocalFleet, tmp_path: Path) -> Manager:
 def hold(fleet: LocalFleet, manager: Manager, tmp_path: Path) -> Hold:
     """Runs a game day on the fleet that tests share."""
 
-    def run(scenario: str, by_hand: ByHand = lambda progress: None, **options: str) -> Held:
+    def run(scenario: str, by_hand: ByHand = lambda progress: None, **options: str) -> FinishedGameDay:
         return game_day(fleet, manager, tmp_path, scenario, options, by_hand)
 
     return run
@@ -106,45 +106,49 @@ def signal_command(fleet: LocalFleet, folder: Path, name: str) -> str:
     return shlex.join(["sh", "-c", script])
 
 
-def nothing_was_lost(held: Held) -> None:
+def check_no_loss(game_day_result: FinishedGameDay) -> None:
     """Check that all promises were kept, and that clients received records."""
-    records = held.printed["records"]
-    assert held.code == 0, held.progress
-    assert (held.printed["kept"], held.printed["violations"]) == (True, [])
+    records = game_day_result.printed["records"]
+    assert game_day_result.code == 0, game_day_result.progress
+    assert (game_day_result.printed["kept"], game_day_result.printed["violations"]) == (True, [])
     assert records["received"] == records["acknowledged"] > 0
     assert (records["lost"], records["duplicated"], records["reordered"], records["refused"]) == (0, 0, 0, 0)
 
 
-def others_took_over(held: Held, victim: ProxyId, fleet: LocalFleet, picture: Path) -> None:
+def check_takeover(
+    game_day_result: FinishedGameDay, victim: ProxyId, fleet: LocalFleet, picture: Path
+) -> None:
     """Check that others took over from a member, in the report and in the picture."""
-    fault = held.printed["fault"]
+    fault = game_day_result.printed["fault"]
     survivors = [each for each in fleet.members if each != victim]
     assert fault["victim"] == victim
     assert fault["proof"] == f"{victim} does not answer, and is suspect or down for {', '.join(survivors)}"
     assert 0 < fault["takeover_ms"] < TAKEOVER_LIMIT_S * 1000.0
-    marks = marks_of(picture)
+    marks = mark_ids(picture)
     (owned,) = {mark.split("-")[1] for mark in marks if re.fullmatch(f"advertised-.*-{victim}", mark)}
     assert any(f"advertised-{owned}-{each}" in marks for each in survivors)
     assert any(f"committed-{owned}-{each}" in marks for each in survivors)
     assert {"fault", "whole"} <= marks
 
 
-def marks_of(picture: Path) -> set[str]:
+def mark_ids(picture: Path) -> set[str]:
     """The ids of all marks in the picture."""
     return set(re.findall(r'id="([^"]+)"', picture.read_text()))
 
 
-def lives_of(fleet: LocalFleet) -> dict[ProxyId, int]:
+def incarnations(fleet: LocalFleet) -> dict[ProxyId, int]:
     return {each: fleet.ownership(each).incarnation for each in fleet.members}
 
 
-def nothing_is_left(kafka: KafkaCluster) -> None:
+def check_topics_deleted(kafka: KafkaCluster) -> None:
     """Check that no topic of a game day is left. Brokers learn of a deletion a moment later."""
-    wait_for(lambda: topics(kafka) == [], "the deletion of the topic")
+    wait_for(lambda: game_day_topics(kafka) == [], "the deletion of the topic")
 
 
-def topics(kafka: KafkaCluster) -> list[str]:
-    listed = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics
+def game_day_topics(kafka: KafkaCluster) -> list[str]:
+    listed = (
+        AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).game_day_topics
+    )
     return [topic for topic in listed if topic.startswith("fleet-chaos-")]
 
 
@@ -154,7 +158,7 @@ def test_killed_leader_is_taken_over_and_drawn(
     leader = fleet.leader()
     assert leader is not None
     picture = tmp_path / "day.svg"
-    held = hold(
+    game_day_result = hold(
         "leader-kill",
         **{
             "inject-command": signal_command(fleet, tmp_path, "KILL"),
@@ -163,11 +167,11 @@ def test_killed_leader_is_taken_over_and_drawn(
         duration="2",
         picture=str(picture),
     )
-    nothing_was_lost(held)
-    others_took_over(held, leader, fleet, picture)
-    assert held.printed["fault"]["was_leader"]
+    check_no_loss(game_day_result)
+    check_takeover(game_day_result, leader, fleet, picture)
+    assert game_day_result.printed["fault"]["was_leader"]
     assert manager.restarted == [leader]
-    nothing_is_left(kafka)
+    check_topics_deleted(kafka)
 
 
 def test_frozen_leader_is_taken_over_and_keeps_its_life(
@@ -175,9 +179,9 @@ def test_frozen_leader_is_taken_over_and_keeps_its_life(
 ) -> None:
     leader = fleet.leader()
     assert leader is not None
-    lives = lives_of(fleet)
+    lives = incarnations(fleet)
     picture = tmp_path / "day.svg"
-    held = hold(
+    game_day_result = hold(
         "leader-freeze",
         **{
             "inject-command": signal_command(fleet, tmp_path, "STOP"),
@@ -186,11 +190,11 @@ def test_frozen_leader_is_taken_over_and_keeps_its_life(
         duration="2",
         picture=str(picture),
     )
-    nothing_was_lost(held)
-    others_took_over(held, leader, fleet, picture)
-    assert held.printed["fault"]["was_leader"]
-    assert lives_of(fleet) == lives
-    nothing_is_left(kafka)
+    check_no_loss(game_day_result)
+    check_takeover(game_day_result, leader, fleet, picture)
+    assert game_day_result.printed["fault"]["was_leader"]
+    assert incarnations(fleet) == lives
+    check_topics_deleted(kafka)
 
 
 @pytest.mark.size("test-long")
@@ -198,20 +202,20 @@ def test_blackholed_member_is_taken_over_and_keeps_its_life(kafka: KafkaCluster,
     """Toxiproxy is the black hole. The test proves that it swallows before the healing, too."""
     picture = tmp_path / "day.svg"
     healed: list[ProxyId] = []
-    with surrounded_fleet(kafka, tmp_path, PATIENT) as (fleet, around):
+    with surrounded_fleet(kafka, tmp_path, PATIENT_TIMING) as (fleet, fleet_network):
         fleet.await_settled(frozenset(kafka.brokers))
-        wait_for(lambda: is_whole(fleet), "every link")
+        wait_for(lambda: is_fully_linked(fleet), "every link")
 
         def heal(victim: ProxyId) -> None:
-            around.prove_black(victim)
-            around.heal()
+            fleet_network.prove_black(victim)
+            fleet_network.heal()
             healed.append(victim)
 
         manager = Manager(
-            fleet, tmp_path, {"swallow": partial(around.swallow, direction="both"), "heal": heal}
+            fleet, tmp_path, {"swallow": partial(fleet_network.swallow, direction="both"), "heal": heal}
         )
-        lives, leader, since_s = lives_of(fleet), fleet.leader(), time.monotonic()
-        held = game_day(
+        lives, leader, since_s = incarnations(fleet), fleet.leader(), time.monotonic()
+        game_day_result = game_day(
             fleet,
             manager,
             tmp_path,
@@ -223,15 +227,15 @@ def test_blackholed_member_is_taken_over_and_keeps_its_life(kafka: KafkaCluster,
                 "picture": str(picture),
             },
         )
-        nothing_was_lost(held)
+        check_no_loss(game_day_result)
         (victim,) = healed
         assert victim != leader
-        others_took_over(held, victim, fleet, picture)
+        check_takeover(game_day_result, victim, fleet, picture)
         for survivor in set(fleet.members) - {victim}:
             takeovers = fleet.ownership(survivor).takeovers
             assert [each.proxy_id for each in takeovers if each.detected_mono_s >= since_s] == [victim]
-        assert lives_of(fleet) == lives
-    nothing_is_left(kafka)
+        assert incarnations(fleet) == lives
+    check_topics_deleted(kafka)
 
 
 @pytest.mark.size("test-long")
@@ -239,37 +243,37 @@ def test_blackholed_member_is_taken_over_and_keeps_its_life(kafka: KafkaCluster,
 def test_rolling_restart_is_unnoticed_and_drawn(
     fleet: LocalFleet, kafka: KafkaCluster, manager: Manager, hold: Hold, tmp_path: Path
 ) -> None:
-    lives = lives_of(fleet)
+    lives = incarnations(fleet)
     picture = tmp_path / "day.svg"
-    held = hold("rolling-restart", **{"restart-command": manager.command}, picture=str(picture))
-    nothing_was_lost(held)
-    fault = held.printed["fault"]
+    game_day_result = hold("rolling-restart", **{"restart-command": manager.command}, picture=str(picture))
+    check_no_loss(game_day_result)
+    fault = game_day_result.printed["fault"]
     order = ", ".join(manager.restarted)
     assert fault["proof"] == f"restarted, one after the other: {order}"
     assert sorted(manager.restarted) == sorted(fleet.members)
-    assert all(life > lives[each] for each, life in lives_of(fleet).items())
+    assert all(life > lives[each] for each, life in incarnations(fleet).items())
     # The leader restarts last. The former leader may no longer lead at its turn.
     leads = f"{manager.restarted[-1]}: restarting, the Raft leader"
-    assert leads in [each["what"] for each in held.printed["steps"]]
+    assert leads in [each["what"] for each in game_day_result.printed["steps"]]
     assert (fault["victim"], fault["takeover_ms"]) == (None, None)
-    assert fault["at_s"] < fault["until_s"] <= fault["whole_s"] < held.printed["lasted_s"]
-    assert held.printed["errors"] == []
+    assert fault["at_s"] < fault["until_s"] <= fault["whole_s"] < game_day_result.printed["lasted_s"]
+    assert game_day_result.printed["errors"] == []
 
-    marks = marks_of(picture)
+    marks = mark_ids(picture)
     for broker_id in kafka.brokers:
         owners = {each for each in fleet.members if f"advertised-{broker_id}-{each}" in marks}
         assert len(owners) > 1
         assert f"advertised-{broker_id}-nobody" not in marks
         assert {each for each in fleet.members if f"committed-{broker_id}-{each}" in marks} == owners
     assert {"fault", "whole"} <= marks
-    nothing_is_left(kafka)
+    check_topics_deleted(kafka)
 
 
 def test_watch_scenario_reports_faults_made_by_hand(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold
 ) -> None:
     victim = next(each for each in fleet.members if each != fleet.leader())
-    lives = lives_of(fleet)
+    lives = incarnations(fleet)
     killed: list[ProxyId] = []
 
     def kill_and_restart(progress: str) -> None:
@@ -279,40 +283,44 @@ def test_watch_scenario_reports_faults_made_by_hand(
         if victim not in fleet.running and f"{victim} does not answer" in progress:
             fleet.start(victim)
 
-    held = hold("watch", by_hand=kill_and_restart, duration="5")
-    nothing_was_lost(held)
-    assert held.printed["fault"] is None
-    assert any(each["what"].startswith(f"{victim} does not answer") for each in held.printed["steps"])
-    assert [each for each, life in lives_of(fleet).items() if life > lives[each]] == [victim]
-    nothing_is_left(kafka)
+    game_day_result = hold("watch", by_hand=kill_and_restart, duration="5")
+    check_no_loss(game_day_result)
+    assert game_day_result.printed["fault"] is None
+    assert any(
+        each["what"].startswith(f"{victim} does not answer") for each in game_day_result.printed["steps"]
+    )
+    assert [each for each, life in incarnations(fleet).items() if life > lives[each]] == [victim]
+    check_topics_deleted(kafka)
 
 
 @pytest.mark.size("test-long")
 def test_drain_is_unnoticed_by_clients(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
     """Spark confirms the audit."""
-    held = hold("drain", duration="1", audit="spark")
-    assert held.code == 0, held.progress
-    records = held.printed["records"]
+    game_day_result = hold("drain", duration="1", audit="spark")
+    assert game_day_result.code == 0, game_day_result.progress
+    records = game_day_result.printed["records"]
     assert (records["audited_by"], records["received"]) == ("spark", records["acknowledged"])
     assert (records["lost"], records["duplicated"], records["reordered"]) == (0, 0, 0)
-    fault = held.printed["fault"]
+    fault = game_day_result.printed["fault"]
     assert fault["proof"] == f"{fault['victim']} is drained and owns nothing: reported by all 3 members"
     assert fault["takeover_limit_ms"] is None
-    assert (held.printed["violations"], held.printed["records"]["refused"]) == ([], 0)
+    assert (game_day_result.printed["violations"], game_day_result.printed["records"]["refused"]) == ([], 0)
     assert not any(each.drained for each in fleet.ownership(fault["victim"]).members)
-    nothing_is_left(kafka)
+    check_topics_deleted(kafka)
 
 
 def test_command_that_does_nothing_fails_the_run(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold, tmp_path: Path
 ) -> None:
-    lives = lives_of(fleet)
+    lives = incarnations(fleet)
     healed = tmp_path / "healed"
-    held = hold("follower-kill", **{"inject-command": "true", "heal-command": f"touch {healed}-{{proxy_id}}"})
-    assert (held.code, held.printed["error"]["kind"]) == (1, "game_day")
-    assert "--inject-command had no visible effect" in held.printed["error"]["message"]
-    assert "still answers clients, and has not restarted" in held.printed["error"]["message"]
+    game_day_result = hold(
+        "follower-kill", **{"inject-command": "true", "heal-command": f"touch {healed}-{{proxy_id}}"}
+    )
+    assert (game_day_result.code, game_day_result.printed["error"]["kind"]) == (1, "game_day")
+    assert "--inject-command had no visible effect" in game_day_result.printed["error"]["message"]
+    assert "still answers clients, and has not restarted" in game_day_result.printed["error"]["message"]
     assert len(list(tmp_path.glob("healed-*"))) == 1
-    assert "the fleet is whole and at rest" in held.progress
-    assert lives_of(fleet) == lives
-    nothing_is_left(kafka)
+    assert "the fleet is whole and at rest" in game_day_result.progress
+    assert incarnations(fleet) == lives
+    check_topics_deleted(kafka)

@@ -24,7 +24,7 @@ from tests.chaos.coordinators import (
     owner_of_coordinator,
 )
 from tests.clients.go_program import GoProgram
-from tests.clients.program import judge_group
+from tests.clients.program import check_group_committed
 from tools.bootstrap import KAFKA_GO, SARAMA
 
 pytestmark = pytest.mark.size("test-all")
@@ -64,7 +64,7 @@ def watch(client: GoProgram, since_s: float) -> None:
     client.await_partitions()
     until_s = time.monotonic()
     assert client.longest_pause_s("received", since_s, until_s) <= RESUMED_LIMIT_S
-    if client.said["committed"]:  # the program around sarama reports no commits
+    if client.events["committed"]:  # the program around sarama reports no commits
         assert client.longest_wait_s("committed", since_s, until_s) <= RESUMED_LIMIT_S
 
 
@@ -80,7 +80,7 @@ def resumed(program: Path, fleet: LocalFleet, kafka: KafkaCluster, topic: str, f
         with fault(fleet, kafka, topic):
             watch(client, since_s)
             assert client.close() == 0
-    judge_group(kafka.bootstrap_servers, topic, topic)
+    check_group_committed(kafka.bootstrap_servers, topic, topic)
     return client
 
 
@@ -90,7 +90,7 @@ def test_kafka_go_resumes_when_its_coordinators_proxy_dies(
 ) -> None:
     topic = make_topic()
     client = resumed(KAFKA_GO, fleet, kafka, topic, killed)
-    client.judge_loss(kafka.bootstrap_servers, topic)
+    client.check_loss(kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.proves("kafka-go", "classic group", "planned move at least once")
@@ -100,8 +100,8 @@ def test_kafka_go_resumes_when_its_coordinators_proxy_is_drained(
     """kafka-go found a bug: for ten minutes, new connections were answered that no coordinator exists."""
     topic = make_topic()
     client = resumed(KAFKA_GO, fleet, kafka, topic, drained)
-    assert client.said["refused"] == []
-    client.judge_loss(kafka.bootstrap_servers, topic)
+    assert client.events["refused"] == []
+    client.check_loss(kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.proves("sarama", "produce", "classic group", "takeover at least once")
@@ -111,8 +111,8 @@ def test_sarama_goes_on_when_its_coordinators_proxy_dies(
     """The producer is idempotent: the log has no record twice."""
     topic = make_topic()
     client = resumed(SARAMA, fleet, kafka, topic, killed)
-    assert client.said["refused"] == []
-    client.judge_log(kafka.bootstrap_servers, topic)
+    assert client.events["refused"] == []
+    client.check_log(kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.proves("sarama", "classic group", "planned move at least once")
@@ -122,5 +122,5 @@ def test_sarama_continues_when_its_coordinators_proxy_is_drained(
     """The program prints "reported" when a connection ends: see the error channel in docs/clients.md."""
     topic = make_topic()
     client = resumed(SARAMA, fleet, kafka, topic, drained)
-    assert client.said["refused"] == []
-    client.judge_log(kafka.bootstrap_servers, topic)
+    assert client.events["refused"] == []
+    client.check_log(kafka.bootstrap_servers, topic)

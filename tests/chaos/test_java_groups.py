@@ -10,7 +10,7 @@ import pytest
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import await_protocols, kill_proxy_of_coordinator
-from tests.chaos.harness import at_work, await_flow
+from tests.chaos.harness import await_flow, clients_running
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 pytestmark = pytest.mark.size("test-all")
@@ -34,7 +34,7 @@ def test_groups_outlive_the_proxy_of_a_coordinator(
         for kind in ("java", "share")
     )
     clients = (newer, share)
-    with at_work(clients, kafka, silent=False):
+    with clients_running(clients, kafka, silent=False):
         await_protocols(kafka, {newer.topic: "consumer"})
         kill_proxy_of_coordinator(fleet, kafka, newer.topic)
         await_flow(clients)

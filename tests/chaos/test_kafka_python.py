@@ -26,4 +26,4 @@ def test_nothing_is_lost_when_the_proxy_of_the_coordinator_dies(
         kill_proxy_of_coordinator(fleet, kafka, topic)
         program.await_flow()
         assert program.close() == 0
-    program.judge(kafka.bootstrap_servers, topic, topic)
+    program.check_records(kafka.bootstrap_servers, topic, topic)

@@ -9,8 +9,8 @@ import pytest
 
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
-from tests.chaos.conftest import Note, Stage
-from tests.chaos.harness import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene, wait_for
+from tests.chaos.conftest import Note, StartLoad
+from tests.chaos.harness import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, ChaosHarness, wait_for
 from tests.chaos.trees import Tree
 
 pytestmark = pytest.mark.size("test")
@@ -22,42 +22,46 @@ CALM_S = 1.0
 @pytest.mark.proves("librdkafka", "produce", "classic group", "takeover")
 @pytest.mark.parametrize("role", ["follower", "leader"])
 def test_survivors_take_over_and_the_member_returns(
-    fleet: LocalFleet, stage: Stage, note: Note, role: str
+    fleet: LocalFleet, start_load: StartLoad, note: Note, role: str
 ) -> None:
-    with stage(fleet) as scene:
-        victim = scene.member(role)
+    with start_load(fleet) as harness:
+        victim = harness.member(role)
         survivors = [each for each in fleet.members if each != victim]
-        before, generation = scene.committed(survivors[0]), scene.generation()
+        before, generation = harness.committed(survivors[0]), harness.generation()
         assert victim in before.values()
         tree = Tree(fleet, victim)
 
-        with scene.closely():
+        with harness.probing_closely():
             killed_at_s = fleet.kill(victim)
             tree.prove_gone()
-            note("advertised after", scene.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S))
-            note("committed after", scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S))
+            note("advertised after", harness.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S))
+            note(
+                "committed after", harness.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S)
+            )
         for survivor in survivors:
             wait_for(
-                partial(is_reported_in_order, scene, survivor, victim, killed_at_s),
+                partial(is_reported_in_order, harness, survivor, victim, killed_at_s),
                 "a takeover reported in order",
             )
-        scene.await_flow()
+        harness.await_flow()
         for survivor in survivors:
-            after = scene.committed(survivor)
+            after = harness.committed(survivor)
             assert victim not in after.values()
             assert {each for each in after if after[each] != before[each]} == {
                 each for each in before if before[each] == victim
             }
             # One step: the committed owner is the advertised one, so no identity moves twice.
-            assert [view.owners for view in scene.views(survivor, killed_at_s)] == [before, after]
+            assert [view.owners for view in harness.views(survivor, killed_at_s)] == [before, after]
             assert fleet.ownership(survivor).generation > generation
 
-        returns_quietly(scene, victim, note)
+        returns_quietly(harness, victim, note)
 
 
-def is_reported_in_order(scene: Scene, reporter: ProxyId, victim: ProxyId, killed_at_s: float) -> bool:
+def is_reported_in_order(
+    harness: ChaosHarness, reporter: ProxyId, victim: ProxyId, killed_at_s: float
+) -> bool:
     """Whether a member reports the takeover: detected after the kill, and then advertised."""
-    takeover = scene.takeover(reporter, victim, killed_at_s)
+    takeover = harness.takeover(reporter, victim, killed_at_s)
     return (
         takeover is not None
         and takeover.advertised_mono_s is not None
@@ -65,29 +69,29 @@ def is_reported_in_order(scene: Scene, reporter: ProxyId, victim: ProxyId, kille
     )
 
 
-def is_calm(scene: Scene) -> bool:
+def is_calm(harness: ChaosHarness) -> bool:
     """Whether librdkafka has reported no error for a while."""
-    reported = scene.reported()
+    reported = harness.reported()
     return not reported or time.monotonic() - float(reported[-1].split()[0]) > CALM_S
 
 
-def returns_quietly(scene: Scene, victim: ProxyId, note: Note) -> None:
+def returns_quietly(harness: ChaosHarness, victim: ProxyId, note: Note) -> None:
     """A restarted member gets its share of identities, and clients do not notice it."""
-    fleet = scene.fleet
+    fleet = harness.fleet
     # A takeover may end before a client retries the dead member.
-    wait_for(partial(is_calm, scene), "clients that have no more to say of the death")
-    generation, started_s, reported = scene.generation(), time.monotonic(), scene.reported()
+    wait_for(partial(is_calm, harness), "clients that have no more to say of the death")
+    generation, started_s, reported = harness.generation(), time.monotonic(), harness.reported()
     fleet.start(victim)
     fleet.await_ready(victim)
-    fleet.await_settled(scene.broker_ids)
-    scene.await_flow()
+    fleet.await_settled(harness.broker_ids)
+    harness.await_flow()
     for reporter in fleet.members:
-        owners = list(scene.committed(reporter).values())
+        owners = list(harness.committed(reporter).values())
         assert victim in owners
         loads = [owners.count(each) for each in fleet.members]
         assert max(loads) - min(loads) <= 1
-    assert scene.generation() > generation
-    assert scene.reported() == reported
-    stall_ms, _ = scene.traffic.stalls_ms(started_s, time.monotonic())
+    assert harness.generation() > generation
+    assert harness.reported() == reported
+    stall_ms, _ = harness.traffic.stalls_ms(started_s, time.monotonic())
     note("a planned move stalled for", stall_ms / 1000.0)
     assert stall_ms < MOVE_STALL_LIMIT_MS

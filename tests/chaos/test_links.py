@@ -12,34 +12,34 @@ import pytest
 from fleet.core.model import Liveness, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.conftest import Note, Stage
+from tests.chaos.conftest import Note, StartLoad
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
-from tests.chaos.harness import Scene, hold, is_whole, wait_for
-from tests.chaos.network import Network, network
+from tests.chaos.harness import ChaosHarness, check_until, is_fully_linked, wait_for
+from tests.chaos.network import PeerNetwork, network
 from tests.chaos.seeded.schedule import Direction
 
 pytestmark = pytest.mark.size("test-all")
 
 OVERLAY_TTL_S = 2.4
 TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
-LATE_S = 1.0
+DIRECTORY_LIMIT_S = 1.0
 """Time limit of a busy machine to distribute and notice a directory."""
 AGREE_LIMIT_S = 5 * OVERLAY_TTL_S
 LINKED_LIMIT_S = 30.0
-ONE_WAY_MS = 500
+ONE_WAY_LATENCY_MS = 500
 RATE_KB_S = 8
 """In a whole fleet with three brokers, 5.4 to 6.8 messages pass each link in each direction."""
 BAD_FOR_S = 4.0
-MOST_TERMS = 30
+MAX_TERMS = 30
 """Elections in about 20 s. If votes never came in time, there would be three per second; measured: ten."""
 
-Break = Callable[[Network, ProxyId, ProxyId], None]
+Break = Callable[[PeerNetwork, ProxyId, ProxyId], None]
 
 
 @pytest.fixture(scope="module")
 def linked(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[LocalFleet, Network]]:
+) -> Iterator[tuple[LocalFleet, PeerNetwork]]:
     """Three members with links that tests can break."""
     folder = tmp_path_factory.mktemp("links")
     fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=TIMING)
@@ -52,76 +52,82 @@ def linked(
             fleet.remove_data()
 
 
-def deafen_the_second(between: Network, one: ProxyId, other: ProxyId) -> None:
-    between.deafen(other, one)
+def deafen_the_second(link_proxy: PeerNetwork, one: ProxyId, other: ProxyId) -> None:
+    link_proxy.drop_replies(other, one)
 
 
 @pytest.fixture
-def links(linked: tuple[LocalFleet, Network]) -> tuple[LocalFleet, Network]:
+def links(linked: tuple[LocalFleet, PeerNetwork]) -> tuple[LocalFleet, PeerNetwork]:
     """The same fleet, whole before each test."""
-    fleet, between = linked
-    between.heal()
-    wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
+    fleet, link_proxy = linked
+    link_proxy.heal()
+    wait_for(lambda: is_fully_linked(fleet), "every link", LINKED_LIMIT_S)
     return linked
 
 
 @pytest.mark.parametrize(
     ("break_link", "with_leader"),
     [
-        (Network.swallow, True),
-        (Network.deafen, True),
+        (PeerNetwork.swallow, True),
+        (PeerNetwork.drop_replies, True),
         (deafen_the_second, True),
-        (Network.cut, False),
+        (PeerNetwork.cut, False),
     ],
     ids=["silent, leader and follower", "leader deaf", "follower deaf", "closed, two followers"],
 )
 def test_members_without_a_link_disagree_only_briefly(
-    links: tuple[LocalFleet, Network], stage: Stage, note: Note, break_link: Break, with_leader: bool
+    links: tuple[LocalFleet, PeerNetwork],
+    start_load: StartLoad,
+    note: Note,
+    break_link: Break,
+    with_leader: bool,
 ) -> None:
     """Found: a member that did not hear a peer dialled it repeatedly, and seemed linked each time."""
-    fleet, between = links
-    with stage(fleet) as scene:
-        leader = scene.member("leader")
+    fleet, link_proxy = links
+    with start_load(fleet) as harness:
+        leader = harness.member("leader")
         followers = [each for each in fleet.members if each != leader]
         one, other = (leader, followers[0]) if with_leader else followers
-        before, generation = scene.committed(leader), scene.generation()
+        before, generation = harness.committed(leader), harness.generation()
 
-        with scene.closely():
+        with harness.probing_closely():
             broken_s = time.monotonic()
-            break_link(between, one, other)
-            wait_for(lambda: suspects(scene, one, other) or suspects(scene, other, one), "a suspicion")
-            wait_for(lambda: not scene.agreed(), "Metadata that differs")
+            break_link(link_proxy, one, other)
+            wait_for(lambda: suspects(harness, one, other) or suspects(harness, other, one), "a suspicion")
+            wait_for(lambda: not harness.members_agree(), "Metadata that differs")
             # The member that hears nothing closes the link at last: then its peer misses it, too.
-            wait_for(lambda: suspects(scene, one, other) and suspects(scene, other, one), "both suspicions")
+            wait_for(
+                lambda: suspects(harness, one, other) and suspects(harness, other, one), "both suspicions"
+            )
             both_s = time.monotonic()
             # Longer than a suspicion lasts: the second member's suspicion may change its Metadata only now.
-            scene.await_quiet(1.5 * OVERLAY_TTL_S, since_s=both_s)
-            wait_for(scene.agreed, "Metadata that is the same again", AGREE_LIMIT_S + 10.0)
-        assert suspects(scene, one, other) or suspects(scene, other, one)
-        strayed_s = [scene.strayed_s(each, before, broken_s) for each in fleet.members]
+            harness.await_quiet(1.5 * OVERLAY_TTL_S, since_s=both_s)
+            wait_for(harness.members_agree, "Metadata that is the same again", AGREE_LIMIT_S + 10.0)
+        assert suspects(harness, one, other) or suspects(harness, other, one)
+        strayed_s = [harness.changed_s(each, before, broken_s) for each in fleet.members]
         note("Metadata differed for", max(strayed_s))
-        assert 0 < max(strayed_s) <= OVERLAY_TTL_S + LATE_S
-        for owners in scene.advertised().values():
+        assert 0 < max(strayed_s) <= OVERLAY_TTL_S + DIRECTORY_LIMIT_S
+        for owners in harness.advertised().values():
             assert owners == before
 
-        between.heal()
-        wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
-        fleet.await_settled(scene.broker_ids)
-        scene.await_flow()
-        assert scene.agreed()
+        link_proxy.heal()
+        wait_for(lambda: is_fully_linked(fleet), "every link", LINKED_LIMIT_S)
+        fleet.await_settled(harness.broker_ids)
+        harness.await_flow()
+        assert harness.members_agree()
         # Two of three members never suspected the same member, so nothing was committed.
-        assert scene.generation() == generation
-        assert scene.committed(leader) == before
+        assert harness.generation() == generation
+        assert harness.committed(leader) == before
 
 
-def suspects(scene: Scene, reporter: ProxyId, peer: ProxyId) -> bool:
+def suspects(harness: ChaosHarness, reporter: ProxyId, peer: ProxyId) -> bool:
     """Whether a member suspects another member."""
-    document = scene.fleet.ownership(reporter)
+    document = harness.fleet.ownership(reporter)
     return any(each.proxy_id == peer and each.liveness is Liveness.SUSPECT for each in document.members)
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class BadLink:
     """One kind of bad link.
 
     Args:
@@ -135,31 +141,41 @@ class Bad:
     direction: Direction = "both"
 
 
-BADS = (
-    Bad("latency", {"latency": 150, "jitter": 140}, partial(prove_uneven, spread_s=0.14)),
-    Bad("bandwidth", {"rate": RATE_KB_S}, partial(prove_narrow, bytes_per_s=RATE_KB_S * 1000)),
-    Bad("latency", {"latency": ONE_WAY_MS}, partial(prove_late, latency_s=ONE_WAY_MS / 1000), "in"),
-    Bad("latency", {"latency": ONE_WAY_MS}, partial(prove_late, latency_s=ONE_WAY_MS / 1000), "out"),
+BAD_LINKS = (
+    BadLink("latency", {"latency": 150, "jitter": 140}, partial(prove_uneven, spread_s=0.14)),
+    BadLink("bandwidth", {"rate": RATE_KB_S}, partial(prove_narrow, bytes_per_s=RATE_KB_S * 1000)),
+    BadLink(
+        "latency",
+        {"latency": ONE_WAY_LATENCY_MS},
+        partial(prove_late, latency_s=ONE_WAY_LATENCY_MS / 1000),
+        "in",
+    ),
+    BadLink(
+        "latency",
+        {"latency": ONE_WAY_LATENCY_MS},
+        partial(prove_late, latency_s=ONE_WAY_LATENCY_MS / 1000),
+        "out",
+    ),
 )
 
 
-def test_bad_links_cause_no_takeover(links: tuple[LocalFleet, Network], stage: Stage) -> None:
+def test_bad_links_cause_no_takeover(links: tuple[LocalFleet, PeerNetwork], start_load: StartLoad) -> None:
     """The leader's links are uneven, narrow, or slow in one direction (2.5 s)."""
-    fleet, between = links
-    with stage(fleet) as scene:
-        victim = scene.member("leader")
-        before, generation, bad_s = scene.committed(victim), scene.generation(), time.monotonic()
+    fleet, link_proxy = links
+    with start_load(fleet) as harness:
+        victim = harness.member("leader")
+        before, generation, bad_s = harness.committed(victim), harness.generation(), time.monotonic()
         term = fleet.ownership(victim).term
-        for bad in BADS:
+        for bad in BAD_LINKS:
             since_s = time.monotonic()
-            between.worsen(victim, bad.toxic, bad.attributes, bad.direction)
-            between.prove_of_links(victim, bad.proof)
-            hold(since_s + BAD_FOR_S, partial(scene.nothing_moves, bad_s))
-            between.prove_of_links(victim, bad.proof)
-        assert fleet.ownership(victim).term - term <= MOST_TERMS
-        between.heal()
-        wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
-        scene.await_flow()
-        scene.nothing_moves(bad_s)
-        assert scene.generation() == generation
-        assert scene.committed(victim) == before
+            link_proxy.impair(victim, bad.toxic, bad.attributes, bad.direction)
+            link_proxy.prove_of_links(victim, bad.proof)
+            check_until(since_s + BAD_FOR_S, partial(harness.check_unmoved, bad_s))
+            link_proxy.prove_of_links(victim, bad.proof)
+        assert fleet.ownership(victim).term - term <= MAX_TERMS
+        link_proxy.heal()
+        wait_for(lambda: is_fully_linked(fleet), "every link", LINKED_LIMIT_S)
+        harness.await_flow()
+        harness.check_unmoved(bad_s)
+        assert harness.generation() == generation
+        assert harness.committed(victim) == before

@@ -20,13 +20,13 @@ from tests.chaos.trees import Tree
 
 pytestmark = pytest.mark.size("test-all")
 
-CLIENTS = 2_000
-AT_ONCE = 200
+CLIENT_COUNT = 2_000
+PARALLEL_CONNECTS = 200
 """Number of clients that connect in parallel at the beginning."""
 SERVED_LIMIT_S = 15.0
 """Five times the promise on a quiet machine."""
 CONNECT_LIMIT_S = 120.0
-AGAIN_S = 0.05
+RETRY_PAUSE_S = 0.05
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -63,16 +63,16 @@ async def live(
     writer.transport.abort()
     while True:
         with suppress(OSError, asyncio.IncompleteReadError, WireError):
-            asked = await asyncio.open_connection(*astuple(bootstrap()))
+            connection = await asyncio.open_connection(*astuple(bootstrap()))
             try:
-                found = await ask(asked)
+                found = await ask(connection)
             finally:
-                asked[1].transport.abort()
+                connection[1].transport.abort()
             _, writer = await served_at(found[broker_id])
             served_s = time.monotonic()
             writer.transport.abort()
             return served_s
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(RETRY_PAUSE_S)
 
 
 def astuple(endpoint: Endpoint) -> tuple[str, int]:
@@ -86,8 +86,8 @@ async def play(fleet: LocalFleet, victim: str) -> float:
     host, _, port = identities[0].endpoints[0].addresses[0].rpartition(":")
     survivors = itertools.cycle([fleet.bootstrap_endpoint(each) for each in fleet.members if each != victim])
     clients: list[asyncio.Task[float]] = []
-    for _ in range(CLIENTS // AT_ONCE):
-        readies = [asyncio.Event() for _ in range(AT_ONCE)]
+    for _ in range(CLIENT_COUNT // PARALLEL_CONNECTS):
+        readies = [asyncio.Event() for _ in range(PARALLEL_CONNECTS)]
         clients += [
             asyncio.create_task(live(broker_id, Endpoint(host, int(port)), lambda: next(survivors), ready))
             for ready in readies

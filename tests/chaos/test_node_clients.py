@@ -14,7 +14,7 @@ from tests.integration.clients import wait_for
 
 pytestmark = pytest.mark.size("test-all")
 
-AGAIN_LIMIT_S = 180.0
+REJOIN_LIMIT_S = 180.0
 """With its defaults kafkajs waits until the session of its former self has ended, 30 s, or twice.
 @platformatic/kafka may wait for one of 60 s."""
 
@@ -29,12 +29,12 @@ def test_group_continues_when_its_coordinators_proxy_dies(
     with NodeProgram("kafkajs", "work", fleet.bootstrap(), topic, topic, "classic") as program:
         program.await_flow()
         await_protocols(kafka, {topic: "classic"})
-        joined = len(program.said["joined"])
+        joined = len(program.events["joined"])
         kill_proxy_of_coordinator(fleet, kafka, topic)
-        wait_for(lambda: len(program.said["joined"]) > joined, "the group again", AGAIN_LIMIT_S)
-        program.await_flow(AGAIN_LIMIT_S)
-        assert program.close(AGAIN_LIMIT_S) == 0
-    program.judge(kafka.bootstrap_servers, topic, topic)
+        wait_for(lambda: len(program.events["joined"]) > joined, "the group again", REJOIN_LIMIT_S)
+        program.await_flow(REJOIN_LIMIT_S)
+        assert program.close(REJOIN_LIMIT_S) == 0
+    program.check_records(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.timeout(600)
@@ -51,6 +51,6 @@ def test_every_partition_continues_with_and_without_a_rejoin(
         program.await_flow()
         await_protocols(kafka, {topic: "classic"})
         kill_proxy_of_coordinator(fleet, kafka, topic)
-        program.await_partitions(AGAIN_LIMIT_S)
-        assert program.close(AGAIN_LIMIT_S) == 0
-    program.judge(kafka.bootstrap_servers, topic, topic)
+        program.await_partitions(REJOIN_LIMIT_S)
+        assert program.close(REJOIN_LIMIT_S) == 0
+    program.check_records(kafka.bootstrap_servers, topic, topic)

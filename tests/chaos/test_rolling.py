@@ -18,15 +18,15 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.workload.streams import Traffic
-from tests.chaos.conftest import PATIENT, Note, Stage
-from tests.chaos.harness import at_work, await_flow, becomes
+from tests.chaos.conftest import PATIENT_TIMING, Note, StartLoad
+from tests.chaos.harness import await_flow, becomes, clients_running
 from tests.chaos.manager import Manager
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conftest import fleets
 
 pytestmark = pytest.mark.size("test-all")
 
-OTHERS = ("java", "aiokafka")
+OTHER_CLIENTS = ("java", "aiokafka")
 """Client libraries besides librdkafka, each with an idempotent producer and a group."""
 RATE_PER_S = 30
 """Records per second of each client. With several times this rate two cores cannot run three brokers, six
@@ -45,7 +45,9 @@ def roomy(pytestconfig: pytest.Config, kafka: KafkaCluster, tmp_path: Path) -> I
     """A whole fleet with default timing: three members, or `--members 5`."""
     proxies = int(pytestconfig.getoption("--members"))
     with fleets(kafka, tmp_path / "fleets") as make:
-        yield make(proxies=proxies, timing={**PATIENT, "rest_after_move_s": Timing().rest_after_move_s})
+        yield make(
+            proxies=proxies, timing={**PATIENT_TIMING, "rest_after_move_s": Timing().rest_after_move_s}
+        )
 
 
 @pytest.mark.proves("librdkafka", "planned move")
@@ -54,7 +56,7 @@ def roomy(pytestconfig: pytest.Config, kafka: KafkaCluster, tmp_path: Path) -> I
 @pytest.mark.timeout(900)
 def test_rolling_restart_is_unnoticed_by_applications(
     roomy: LocalFleet,
-    stage: Stage,
+    start_load: StartLoad,
     kafka: KafkaCluster,
     make_topic: Callable[..., str],
     tmp_path: Path,
@@ -63,26 +65,26 @@ def test_rolling_restart_is_unnoticed_by_applications(
     fleet = roomy
     others = [
         Client(name, fleet.bootstrap(), make_topic(PARTITIONS), tmp_path / name, rate_per_s=RATE_PER_S)
-        for name in OTHERS
+        for name in OTHER_CLIENTS
     ]
     with (
-        stage(fleet, rate_per_s=RATE_PER_S) as scene,
-        at_work(others, kafka),
+        start_load(fleet, rate_per_s=RATE_PER_S) as harness,
+        clients_running(others, kafka),
         Manager(fleet, fleet.data) as manager,
     ):
-        traffics = {"librdkafka": scene.traffic, **{each.name: each.traffic for each in others}}
+        traffics = {"librdkafka": harness.traffic, **{each.name: each.traffic for each in others}}
         # The Java client does not report when it received its records.
-        deliveries = {"librdkafka": Deliveries(scene.workload)}
+        deliveries = {"librdkafka": Deliveries(harness.workload)}
         deliveries |= {each.name: Deliveries(each.workload) for each in others if each.name != "java"}
         calm_s = await_calm(traffics, note)
         for who, each in deliveries.items():
             delivery_ms = each.longest_ms(calm_s - CALM_S, calm_s)
             note(f"before it, the longest delivery of {who} took", delivery_ms / 1000.0)
-        reported = scene.reported()
+        reported = harness.reported()
         lives = {each: fleet.ownership(each).incarnation for each in fleet.members}
         since_s = time.monotonic()
         restarted = rolling_restart(fleet, manager)
-        scene.await_flow()
+        harness.await_flow()
         await_flow(others)
         until_s = time.monotonic()
 
@@ -90,7 +92,7 @@ def test_rolling_restart_is_unnoticed_by_applications(
         assert sorted(manager.restarted) == sorted(fleet.members)
         assert not any(each["was_leader"] for each in restarted[:-1])
         assert all(fleet.ownership(each).incarnation > life for each, life in lives.items())
-        assert scene.reported() == reported
+        assert harness.reported() == reported
         for who, stall_ms in stalls_ms(traffics, since_s):
             note(f"a planned move stalled {who} for", stall_ms / 1000.0)
             assert stall_ms < STALL_LIMIT_MS, who
@@ -126,12 +128,12 @@ def await_calm(traffics: Mapping[str, Traffic], note: Note) -> float:
     """
     begin_s = time.monotonic()
 
-    def calm() -> bool:
+    def is_calm() -> bool:
         now_s = time.monotonic()
         worst_ms = max(max(each.stalls_ms(now_s - CALM_S, now_s)) for each in traffics.values())
         return now_s - begin_s > CALM_S and worst_ms < CALM_MS
 
-    becomes(calm, CALM_LIMIT_S, every_s=0.5)
+    becomes(is_calm, CALM_LIMIT_S, every_s=0.5)
     calm_s = time.monotonic()
     for who, stall_ms in stalls_ms(traffics, calm_s - CALM_S):
         note(f"before it, what stalled {who} for", stall_ms / 1000.0)

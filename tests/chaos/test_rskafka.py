@@ -11,7 +11,7 @@ import pytest
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.trees import Tree
-from tests.clients.rskafka.program import RECOMMENDED, RsKafka
+from tests.clients.rskafka.program import RECOMMENDED_BACKOFF, RsKafka
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
@@ -19,7 +19,7 @@ RESUMED_LIMIT_S = 10.0
 VICTIM = "p2"
 
 
-@pytest.mark.parametrize("options", [(), RECOMMENDED], ids=["default", "recommended"])
+@pytest.mark.parametrize("options", [(), RECOMMENDED_BACKOFF], ids=["default", "recommended"])
 @pytest.mark.proves("rskafka", "produce", "consume", "takeover at least once")
 def test_each_partition_goes_on_when_a_member_dies(
     options: tuple[str, ...],
@@ -42,4 +42,4 @@ def test_each_partition_goes_on_when_a_member_dies(
         assert program.close() == 0
     for what in ("acknowledged", "received"):
         assert program.longest_pause_s(what, since_s, until_s) <= RESUMED_LIMIT_S
-    program.judge_order(kafka.bootstrap_servers, topic)
+    program.check_order(kafka.bootstrap_servers, topic)

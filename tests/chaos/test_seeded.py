@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.seeded.run import ENOUGH, Ground, perform, toxiproxy
+from tests.chaos.seeded.run import ENOUGH, SharedServers, perform, toxiproxy
 from tests.chaos.seeded.schedule import CHOSEN, chosen
 
 pytestmark = pytest.mark.size("test-all")
 
 
 @pytest.fixture(scope="module")
-def ground(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServers]:
     with toxiproxy(tmp_path_factory.mktemp("seeded")) as network:
-        yield Ground(kafka, network, kafka.endpoints)
+        yield SharedServers(kafka, network, kafka.endpoints)
 
 
 @pytest.mark.proves("librdkafka", "consumer group", "transactions", "takeover", "silence", "broker fails")
 @pytest.mark.proves("Java", "share group", "silence", "broker fails")
 @pytest.mark.proves("aiokafka", "silence", "broker fails")
 @pytest.mark.parametrize("name", CHOSEN)
-async def test_a_chosen_plan_breaks_no_promise(ground: Ground, tmp_path: Path, name: str) -> None:
+async def test_a_chosen_plan_breaks_no_promise(ground: SharedServers, tmp_path: Path, name: str) -> None:
     plan = chosen(name)
     result = await perform(plan, ground, tmp_path, partial(print, file=sys.stderr))
     assert result.violations == ()

@@ -10,13 +10,13 @@ import pytest
 
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.conftest import PATIENT, Stage
+from tests.chaos.conftest import PATIENT_TIMING, StartLoad
 from tests.chaos.harness import ADVERTISED_LIMIT_S
 
 pytestmark = pytest.mark.size("test-all")
 
-STALLED = ("p1", "p2")
-NO_KAFKA = b"GET / HTTP/1.1\r\n\r\n"
+STALLED_IDS = ("p1", "p2")
+HTTP_REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 BEHIND_A_FULL_PIPE = """
 import os, sys
 reading, writing = os.pipe()
@@ -33,23 +33,25 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_members_with_an_unread_log_keep_working(kafka: KafkaCluster, tmp_path: Path, stage: Stage) -> None:
+def test_members_with_an_unread_log_keep_working(
+    kafka: KafkaCluster, tmp_path: Path, start_load: StartLoad
+) -> None:
     """Found: the first log line that blocked on a full pipe stopped each process, even for SIGTERM."""
-    fleet = LocalFleet(tmp_path / "fleet", kafka.endpoints, timing=PATIENT)
-    for each in STALLED:
+    fleet = LocalFleet(tmp_path / "fleet", kafka.endpoints, timing=PATIENT_TIMING)
+    for each in STALLED_IDS:
         fleet.through[each] = (sys.executable, "-c", BEHIND_A_FULL_PIPE)
     with fleet:
         fleet.await_settled(frozenset(kafka.brokers))
-        with stage(fleet) as scene:
-            for each in STALLED:
+        with start_load(fleet) as harness:
+            for each in STALLED_IDS:
                 endpoint = fleet.bootstrap_endpoint(each)
                 with socket.create_connection((endpoint.host, endpoint.port)) as stranger:
-                    stranger.sendall(NO_KAFKA)
+                    stranger.sendall(HTTP_REQUEST)
                     assert stranger.recv(1) == b""
             killed_at_s = fleet.kill("p3")
-            scene.await_advertised(STALLED, killed_at_s, ADVERTISED_LIMIT_S)
-            scene.await_flow()
+            harness.await_advertised(STALLED_IDS, killed_at_s, ADVERTISED_LIMIT_S)
+            harness.await_flow()
             assert fleet.stop("p2") == 0
-            scene.await_flow()
+            harness.await_flow()
         assert fleet.stop("p1") == 0
     fleet.remove_data()

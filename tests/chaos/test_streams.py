@@ -15,7 +15,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import kill_proxy_of_coordinator
 from tests.chaos.harness import wait_for
-from tests.chaos.programs import at_work, topics_of
+from tests.chaos.programs import clients_running, topics_of
 from tests.integration.clients import LIMIT_S, Load, count, read_all
 
 pytestmark = pytest.mark.size("test")
@@ -61,7 +61,7 @@ def test_every_word_is_counted_once(
     with topics_of(kafka, "streams-"), topics_of(kafka, application):
         for made in admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in (READS, WRITES)]).values():
             made.result(LIMIT_S)
-        with at_work(tmp_path, WORD_COUNT, settings):
+        with clients_running(tmp_path, WORD_COUNT, settings):
             with Load(fleet.bootstrap(), READS, PARTITIONS, 100, values=WORDS) as load:
                 wait_for(written, "words that are counted", START_LIMIT_S)
                 listed = kafka.tool(STREAMS_GROUPS, "--bootstrap-server", fleet.bootstrap(), "--list")

@@ -25,7 +25,7 @@ from tests.chaos.seeded.schedule import BROKER_LINKS, Direction, Fault, Kind
 pytestmark = pytest.mark.size("test-all")
 
 LATENCY_S = 0.4
-TRIES = 5
+MAX_ATTEMPTS = 5
 HELLO = Hello("demo", "p2", 1)
 DIRECTIONS: tuple[Direction, ...] = ("both", "in", "out")
 
@@ -150,7 +150,7 @@ async def test_latency_in_both_directions_fails_the_one_way_proof(through: Throu
 
 async def fails(proof: Proof, link: Link) -> bool:
     """Whether a link fails a proof. On a busy machine a healthy link may briefly pass it."""
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
             await proof(link, HELLO)
         except FaultNotObserved:
@@ -158,7 +158,7 @@ async def fails(proof: Proof, link: Link) -> bool:
     return False
 
 
-class Around:
+class InjectedLinks:
     """A broker and a member behind one link. Toxics affect all connections, or none."""
 
     members = ()
@@ -184,8 +184,10 @@ class Around:
 
 
 async def injected(through: Through, kind: Kind, amount: int, direction: Direction, *, touched: bool) -> Done:
-    around: Any = Around(*through, touched=touched)
-    injector = Injector(around, around, around, around, lambda *_: True, lambda _: None)
+    fleet_network: Any = InjectedLinks(*through, touched=touched)
+    injector = Injector(
+        fleet_network, fleet_network, fleet_network, fleet_network, lambda *_: True, lambda _: None
+    )
     target = "1" if kind in BROKER_LINKS else "leader"
     return await injector.inject(Fault(0.0, kind, target, 0.0, amount, direction))
 

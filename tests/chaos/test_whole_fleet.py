@@ -14,59 +14,59 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from fleet.admin.documents import STATUS, StatusDocument
 from fleet.drills.cluster.fleet import LocalFleet
-from tests.chaos.conftest import Stage
+from tests.chaos.conftest import StartLoad
 from tests.chaos.harness import ADVERTISED_LIMIT_S, wait_for
 from tests.chaos.trees import Tree
 
 pytestmark = pytest.mark.size("test-all")
 
 ROOT = Path(__file__).parents[2]
-NO_QUORUM = 3
+NO_QUORUM_EXIT_CODE = 3
 """The exit code of `fleet status`."""
 
 
 def test_last_of_three_serves_all_brokers_and_reports_no_quorum(
-    fleet: LocalFleet, stage: Stage, make_topic: Callable[..., str]
+    fleet: LocalFleet, start_load: StartLoad, make_topic: Callable[..., str]
 ) -> None:
-    with stage(fleet) as scene:
-        last = scene.member("follower")
+    with start_load(fleet) as harness:
+        last = harness.member("follower")
         others = [each for each in fleet.members if each != last]
-        before, generation = scene.committed(last), scene.generation()
+        before, generation = harness.committed(last), harness.generation()
         trees = [Tree(fleet, each) for each in others]
 
         killed_at_s = fleet.kill(*others)
         for tree in trees:
             tree.prove_gone()
 
-        scene.await_advertised([last], killed_at_s, ADVERTISED_LIMIT_S)
-        assert set(scene.advertised()[last].values()) == {last}
-        scene.await_flow()
+        harness.await_advertised([last], killed_at_s, ADVERTISED_LIMIT_S)
+        assert set(harness.advertised()[last].values()) == {last}
+        harness.await_flow()
         produce_and_consume(fleet.bootstrap([last]), make_topic())
 
         wait_for(lambda: not fleet.ownership(last).quorum.present, f"{last} knows that it has no quorum")
-        document, asked_s = status(fleet)
-        since_kill_s = asked_s - killed_at_s
+        document, answered_s = status(fleet)
+        since_kill_s = answered_s - killed_at_s
         assert document.reported_by == last
         assert document.quorum.present is False
         assert 0 < document.quorum.lost_s <= since_kill_s + 1.0
-        later, asked_again_s = status(fleet)
+        later, answered_again_s = status(fleet)
         passed_s = later.quorum.lost_s - document.quorum.lost_s
-        assert 0 < passed_s <= asked_again_s - asked_s + 1.0
+        assert 0 < passed_s <= answered_again_s - answered_s + 1.0
         # No change can be committed. The advertised owners bypass the dead members.
-        assert scene.committed(last) == before
+        assert harness.committed(last) == before
         assert fleet.ownership(last).generation == generation
 
         fleet.start(*others)
         fleet.await_ready()
-        fleet.await_settled(scene.broker_ids)
-        wait_for(scene.agreed, "the Metadata of all members agree")
-        assert scene.generation() >= generation
+        fleet.await_settled(harness.broker_ids)
+        wait_for(harness.members_agree, "the Metadata of all members agree")
+        assert harness.generation() >= generation
         assert fleet.ownership(last).staleness_s == 0
 
 
-def test_fleet_killed_as_a_whole_restores_its_ownership(fleet: LocalFleet, stage: Stage) -> None:
-    with stage(fleet) as scene:
-        before, generation = scene.committed("p1"), scene.generation()
+def test_fleet_killed_as_a_whole_restores_its_ownership(fleet: LocalFleet, start_load: StartLoad) -> None:
+    with start_load(fleet) as harness:
+        before, generation = harness.committed("p1"), harness.generation()
         trees = [Tree(fleet, each) for each in fleet.members]
 
         for proxy_id in fleet.members:
@@ -79,16 +79,16 @@ def test_fleet_killed_as_a_whole_restores_its_ownership(fleet: LocalFleet, stage
         restarted_s = time.monotonic()
         fleet.start()
         fleet.await_ready()
-        fleet.await_settled(scene.broker_ids)
-        scene.await_flow()
+        fleet.await_settled(harness.broker_ids)
+        harness.await_flow()
         for proxy_id in fleet.members:
-            assert scene.committed(proxy_id) == before
+            assert harness.committed(proxy_id) == before
             assert fleet.ownership(proxy_id).generation >= generation
             # From the first answer on, each identity has its former owner.
-            views = [view for view in scene.views(proxy_id, restarted_s) if view.at_s > restarted_s]
+            views = [view for view in harness.views(proxy_id, restarted_s) if view.at_s > restarted_s]
             moved = [view for view in views if not view.owners.items() <= before.items()]
             assert not moved, f"{proxy_id} sent clients elsewhere in between: {moved}"
-            assert scene.advertised()[proxy_id] == before
+            assert harness.advertised()[proxy_id] == before
 
 
 def status(fleet: LocalFleet) -> tuple[StatusDocument, float]:
@@ -100,7 +100,7 @@ def status(fleet: LocalFleet) -> tuple[StatusDocument, float]:
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert done.returncode == NO_QUORUM, done.stderr
+    assert done.returncode == NO_QUORUM_EXIT_CODE, done.stderr
     return STATUS.decode(done.stdout), time.monotonic()
 
 
@@ -121,11 +121,11 @@ def produce_and_consume(bootstrap_servers: str, topic: str, limit_s: float = 60.
     consumer.subscribe([topic])
     received: set[bytes] = set()
 
-    def complete() -> bool:
+    def is_complete() -> bool:
         received.update(message.value() for message in consumer.consume(12, 0.2) if not message.error())
         return received == values
 
     try:
-        wait_for(complete, "every record consumed", limit_s)
+        wait_for(is_complete, "every record consumed", limit_s)
     finally:
         consumer.close()

@@ -21,21 +21,21 @@ class Tree:
         places = {each.cmdline()[-2]: each for each in self.supervisor.children(recursive=True)}
         self.control = places[f"{proxy_id}/control"]
         self.worker = places[f"{proxy_id}/worker-0"]
-        self.everyone = [self.supervisor, *places.values()]
+        self.all_processes = [self.supervisor, *places.values()]
 
     def prove_gone(self) -> None:
         """Check that every process has ended."""
-        for process in self.everyone:
+        for process in self.all_processes:
             wait_for(partial(is_gone, process), f"the end of {process}", 5.0)
 
     def prove_stopped(self) -> None:
         """Check that every process is in the kernel's state T."""
-        for process in self.everyone:
+        for process in self.all_processes:
             wait_for(partial(is_stopped, process), f"{process} stopped", 2.0)
 
     def prove_running(self) -> None:
         """Check that every process runs, and is not stopped."""
-        for process in self.everyone:
+        for process in self.all_processes:
             assert not is_gone(process), f"{process} is gone"
             assert not is_stopped(process), f"{process} is stopped"
 

@@ -12,7 +12,7 @@ from tests.clients import program
 from tests.clients.program import Output, Program
 from tools.bootstrap import bring_node_client
 
-brought = cache(bring_node_client)
+build_program = cache(bring_node_client)
 
 
 def run(folder: str, *arguments: str, settings: Path | None = None) -> Output:
@@ -22,7 +22,7 @@ def run(folder: str, *arguments: str, settings: Path | None = None) -> Output:
 
 def _command(folder: str, arguments: tuple[str, ...], settings: Path | None) -> list[str]:
     options = () if settings is None else ("--settings", str(settings))
-    return ["node", str(brought(folder)), *options, *arguments]
+    return ["node", str(build_program(folder)), *options, *arguments]
 
 
 class NodeProgram(Program):

@@ -1,6 +1,6 @@
 """Test programs around client libraries: a command line that prints one event in each line, "WHAT\\tVALUE".
 
-A program is in Go, JavaScript, Python or Rust. The tests start it, wait for its lines and judge its records.
+A program is in Go, JavaScript, Python or Rust. The tests start it, wait for its lines and check its records.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Command: TypeAlias = Sequence[str | Path]
 
 
 def _event(line: str) -> tuple[str, str]:
-    what, _, value = line.rstrip("\n").partition("\t")
-    return what, value
+    event, _, value = line.rstrip("\n").partition("\t")
+    return event, value
 
 
 def run(command: Command) -> Output:
@@ -39,13 +39,13 @@ def run(command: Command) -> Output:
 
     Returns: the program's output, without its log.
     """
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
-    said: Output = defaultdict(list)
-    for what, value in map(_event, done.stdout.splitlines()):
-        said[what].append(value)
-    said.pop("log", None)
-    assert (done.returncode, said.pop("closed", []), said.get("failed", [])) == (0, [""], []), done
-    return said
+    process = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    events: Output = defaultdict(list)
+    for event, value in map(_event, process.stdout.splitlines()):
+        events[event].append(value)
+    events.pop("log", None)
+    assert (process.returncode, events.pop("closed", []), events.get("failed", [])) == (0, [""], []), process
+    return events
 
 
 class Program:
@@ -60,52 +60,57 @@ class Program:
 
     def __init__(self, command: Command) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.said: Output = defaultdict(list)
+        self.events: Output = defaultdict(list)
         self.moments_s: dict[str, list[float]] = defaultdict(list)
-        """When each line of `said` was read, on the monotonic clock."""
-        self._reading = threading.Thread(target=self._read, name="program")
-        self._reading.start()
+        """When each line of `events` was read, on the monotonic clock."""
+        self._reader = threading.Thread(target=self._read, name="program")
+        self._reader.start()
 
     def await_flow(self, limit_s: float = LIMIT_S) -> None:
         """Wait until the program reports `FLOW_RECORDS` more acknowledged and received records."""
-        wanted = {what: len(self.said[what]) + FLOW_RECORDS for what in ("acknowledged", "received")}
+        needed_counts = {
+            event: len(self.events[event]) + FLOW_RECORDS for event in ("acknowledged", "received")
+        }
 
-        def flows() -> bool:
-            assert self._process.poll() is None, self.said
-            return all(len(self.said[what]) >= n for what, n in wanted.items())
+        def has_flow() -> bool:
+            assert self._process.poll() is None, self.events
+            return all(
+                len(self.events[event]) >= needed_count for event, needed_count in needed_counts.items()
+            )
 
-        wait_for(flows, "records", limit_s)
+        wait_for(has_flow, "records", limit_s)
 
     def await_partitions(self, limit_s: float = LIMIT_S) -> None:
         """Wait until each partition has a new acknowledged record and a new received record."""
         since_s = time.monotonic()
 
-        def flows() -> bool:
-            assert self._process.poll() is None, self.said
+        def has_flow() -> bool:
+            assert self._process.poll() is None, self.events
             return all(
-                len({partition for at_s, partition in self._seen(what) if at_s > since_s}) == PARTITIONS
-                for what in ("acknowledged", "received")
+                len({partition for at_s, partition in self._partition_times(event) if at_s > since_s})
+                == PARTITIONS
+                for event in ("acknowledged", "received")
             )
 
-        wait_for(flows, "records of each partition", limit_s)
+        wait_for(has_flow, "records of each partition", limit_s)
 
-    def longest_pause_s(self, what: str, since_s: float, until_s: float) -> float:
+    def longest_pause_s(self, event: str, since_s: float, until_s: float) -> float:
         """The longest interval in which no record of some partition was "acknowledged", or "received".
 
         Args: since_s, until_s: the window. A pause that lasts beyond its end counts up to the end.
         """
         latest_s = dict.fromkeys(range(PARTITIONS), since_s)
         longest_s = 0.0
-        for at_s, partition in self._seen(what):
+        for at_s, partition in self._partition_times(event):
             if since_s < at_s <= until_s:
                 longest_s = max(longest_s, at_s - latest_s[partition])
                 latest_s[partition] = at_s
         return max(longest_s, *(until_s - at_s for at_s in latest_s.values()))
 
-    def longest_wait_s(self, what: str, since_s: float, until_s: float) -> float:
+    def longest_wait_s(self, event: str, since_s: float, until_s: float) -> float:
         """The longest interval of a window in which the program printed no line of an event."""
-        inside = [each for each in list(self.moments_s[what]) if since_s < each <= until_s]
-        return max(after - before for before, after in pairwise([since_s, *inside, until_s]))
+        within_window = [each for each in list(self.moments_s[event]) if since_s < each <= until_s]
+        return max(after - before for before, after in pairwise([since_s, *within_window, until_s]))
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> int:
         """Ask the program to end in order, and wait. Returns: the exit code."""
@@ -119,31 +124,31 @@ class Program:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
-        self._reading.join()
+        self._reader.join()
 
-    def judge(self, bootstrap: str, topic: str, group: str) -> None:
+    def check_records(self, bootstrap: str, topic: str, group: str) -> None:
         """Require each acknowledged record in the topic once, received once and committed, and no failure."""
-        acknowledged = self.judge_log(bootstrap, topic)
-        assert sorted(self.said["received"]) == acknowledged
-        judge_group(bootstrap, group, topic)
+        acknowledged = self.check_log(bootstrap, topic)
+        assert sorted(self.events["received"]) == acknowledged
+        check_group_committed(bootstrap, group, topic)
 
-    def judge_log(self, bootstrap: str, topic: str) -> list[str]:
+    def check_log(self, bootstrap: str, topic: str) -> list[str]:
         """Require each acknowledged record in the topic once, received at least once, and no failure.
 
         Returns: the acknowledged records, sorted.
         """
         acknowledged = self.acknowledged()
         assert sorted(_values(bootstrap, topic, len(acknowledged))) == acknowledged
-        assert set(self.said["received"]) == set(acknowledged)
+        assert set(self.events["received"]) == set(acknowledged)
         return acknowledged
 
-    def judge_loss(self, bootstrap: str, topic: str) -> int:
+    def check_loss(self, bootstrap: str, topic: str) -> int:
         """Require each acknowledged record in the topic and received, at least once, and no failure.
 
         Returns: the number of records that the topic has again.
         """
-        acknowledged, received = set(self.acknowledged()), set(self.said["received"])
-        log = _values(bootstrap, topic, sum(ends(bootstrap, topic).values()))
+        acknowledged, received = set(self.acknowledged()), set(self.events["received"])
+        log = _values(bootstrap, topic, sum(end_offsets(bootstrap, topic).values()))
         assert acknowledged - set(log) == set(), "acknowledged, and not in the log"
         assert acknowledged - received == set(), "acknowledged, and not received"
         assert received - set(log) == set(), "received, and not in the log"
@@ -151,46 +156,46 @@ class Program:
 
     def acknowledged(self) -> list[str]:
         """The acknowledged records, sorted, of a program that has closed without a failure."""
-        said = self.said
-        assert (said["closed"], said["failed"], said["skipped"]) == ([""], [], []), said["log"][-50:]
-        return sorted(said["acknowledged"])
+        events = self.events
+        assert (events["closed"], events["failed"], events["skipped"]) == ([""], [], []), events["log"][-50:]
+        return sorted(events["acknowledged"])
 
-    def _seen(self, what: str) -> list[tuple[float, int]]:
-        values = list(self.said[what])
+    def _partition_times(self, event: str) -> list[tuple[float, int]]:
+        values = list(self.events[event])
         return [
             (at_s, int(value.partition("-")[0]))
-            for at_s, value in zip(self.moments_s[what], values, strict=False)
+            for at_s, value in zip(self.moments_s[event], values, strict=False)
         ]
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for what, value in map(_event, self._process.stdout):
-            self.moments_s[what].append(time.monotonic())
-            self.said[what].append(value)
+        for event, value in map(_event, self._process.stdout):
+            self.moments_s[event].append(time.monotonic())
+            self.events[event].append(value)
 
 
 def _values(bootstrap: str, topic: str, expected: int) -> list[str]:
     return [(each.value() or b"").decode() for each in read_all(bootstrap, topic, expected)]
 
 
-def judge_group(bootstrap: str, group: str, topic: str) -> None:
+def check_group_committed(bootstrap: str, group: str, topic: str) -> None:
     """Require that a group has committed a topic to the end of each partition."""
-    assert committed(bootstrap, group, topic) == ends(bootstrap, topic)
+    assert committed(bootstrap, group, topic) == end_offsets(bootstrap, topic)
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """The committed offset of a group in each partition, without partitions at offset 0."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    asked = ConsumerGroupTopicPartitions(group)
-    found = admin.list_consumer_group_offsets([asked])[group].result(LIMIT_S).topic_partitions or []
-    return _begun((each.partition, each.offset) for each in found if each.topic == topic)
+    group_request = ConsumerGroupTopicPartitions(group)
+    found = admin.list_consumer_group_offsets([group_request])[group].result(LIMIT_S).topic_partitions or []
+    return _nonzero_offsets((each.partition, each.offset) for each in found if each.topic == topic)
 
 
-def ends(bootstrap: str, topic: str) -> dict[int, int]:
+def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
     """The end offset of each partition of a topic, without empty partitions."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"unused-{topic}"})
     try:
-        return _begun(
+        return _nonzero_offsets(
             (partition, consumer.get_watermark_offsets(TopicPartition(topic, partition), LIMIT_S)[1])
             for partition in range(PARTITIONS)
         )
@@ -198,5 +203,5 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def _begun(offsets: Iterable[tuple[int, int]]) -> dict[int, int]:
+def _nonzero_offsets(offsets: Iterable[tuple[int, int]]) -> dict[int, int]:
     return {partition: offset for partition, offset in offsets if offset > 0}

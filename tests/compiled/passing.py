@@ -1,7 +1,7 @@
-"""The data plane that mypyc has compiled does what the source says.
+"""The compiled data plane passes the tests of its source.
 
-Found so, before it was shipped: mypyc takes the bound of `for _ in range(count)` anew in each turn, so that a
-`count` which is set within the loop ends it at the wrong place. DescribeConfigs responses were cut short.
+Found before a release: mypyc evaluates the bound of `for _ in range(count)` again in each turn, so that a
+`count` that changes within the loop ends the loop too early. DescribeConfigs responses were cut short.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ TESTS: Final = MappingProxyType(
         ),
     }
 )
-"""The tests of what is compiled, and of what it is called by: by folder, without ``test_``."""
+"""The tests of the compiled modules and of their callers, by folder, without ``test_``."""
 
 
-def passes(*folders: str) -> None:
-    """Run the tests in some folders, with what is compiled in place of what the source has."""
-    named = [(folder, PurePosixPath(name)) for folder in folders for name in TESTS[folder]]
-    tests = [f"tests/{folder}/{name.with_name('test_' + name.name)}.py" for folder, name in named]
+def run_compiled(*folders: str) -> None:
+    """Run the tests of some folders with the compiled modules in place of their sources."""
+    test_modules = [(folder, PurePosixPath(name)) for folder in folders for name in TESTS[folder]]
+    tests = [f"tests/{folder}/{name.with_name('test_' + name.name)}.py" for folder, name in test_modules]
     path = f"pythonpath={compiled.build()} {ROOT}"
     options = ("-q", "-p", "no:cacheprovider", "-m", "not interpreted", "-o", path)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-1000:]

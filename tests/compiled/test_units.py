@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiled.passing import passes
+from tests.compiled.passing import run_compiled
 
 
 @pytest.mark.timeout(900)
 def test_compiled_plane_passes_the_unit_tests_of_its_modules() -> None:
-    passes("unit", "integration/in_process")
+    run_compiled("unit", "integration/in_process")

@@ -12,15 +12,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.catalogue import CASES
 from tests.conformance.exchange import Outcome
-from tests.conformance.kafka_tools import PARTITIONS, Printed, compare, compare_changes, leave_a_group
+from tests.conformance.kafka_tools import PARTITIONS, Printed, compare, compare_changes, create_idle_group
 from tests.conformance.real import Comparison
-from tests.conformance.releases import NEWEST, RELEASES, advertised, cluster, site
-from tests.conformance.scripted import definitions, ground
+from tests.conformance.releases import NEWEST, RELEASES, advertised, cluster, release_setup
+from tests.conformance.scripted import definitions, scripted_setup
 
 TOPIC = "conformance"
 GROUP = "conformance-group"
-UNKNOWN_FIELDS = 0.5
-"""How likely a struct has some."""
+UNKNOWN_FIELDS_PROBABILITY = 0.5
+"""The probability that a struct has unknown fields."""
 
 
 @click.command(
@@ -28,17 +28,19 @@ UNKNOWN_FIELDS = 0.5
     epilog="""\b
 Examples:
   make conformance                         tests, which fail where something differs
-  make conformance ARGS="--times 20"       more random messages of each version
+  make conformance                         tests, which fail on a difference
   make conformance ARGS=--json             one object, for scripts
 """,
 )
-@click.option("--times", type=click.IntRange(1), default=4, show_default=True, help="Messages of each.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@click.option("--times", type=click.IntRange(1), default=4, show_default=True, help="Messages per version.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object only.")
 def command(times: int, as_json: bool) -> None:
-    """Have every API and version that Kafka defines pass a fleet, and compare what real brokers of three
-    releases answer, and what Kafka's own tools print, straight and through it.
+    """Send every API and version that Kafka defines through a fleet, and compare direct and proxied results.
 
-    Exit code 1 where a broker's address gets through, or something else differs.
+    Direct and proxied results are the responses of real brokers of three releases, and the output of Kafka's
+    tools.
+
+    Exit code 1: a response leaks a broker's address, or another difference was found.
     """
     with tempfile.TemporaryDirectory(prefix="fleet-conformance-") as folder:
         outcome = _versions(Path(folder), times)
@@ -62,33 +64,36 @@ def command(times: int, as_json: bool) -> None:
             click.echo(f"{name}: {verdict}")
     for each in (*outcome.leaks, *outcome.differences):
         say(each)
-    for name, both in printed.items():
-        if both.verdict == "differs":
-            say(f"--- {name}, straight\n{both.straight}\n--- {name}, through the fleet\n{both.through}")
+    for name, outputs in printed.items():
+        if outputs.verdict == "differs":
+            say(f"--- {name}, direct\n{outputs.direct}\n--- {name}, through the fleet\n{outputs.proxied}")
     sys.exit(1 if outcome.leaks or outcome.differences or "differs" in verdicts.values() else 0)
 
 
 def _versions(folder: Path, times: int) -> Outcome:
-    say("every API and version, in front of scripted brokers")
-    with ground(folder / "scripted", definitions()) as there:
-        conformance = there.through_the_fleet()
+    say("every API and version, with scripted brokers")
+    with scripted_setup(folder / "scripted", definitions()) as setup:
+        conformance = setup.through_fleet()
         outcome = conformance.run(times, say)
         outcome.differences += conformance.refused()
-        say("the same with tagged fields that nobody knows")
-        unknown = there.through_the_fleet(UNKNOWN_FIELDS).run(times)
+        say("every API and version, with unknown tagged fields")
+        unknown = setup.through_fleet(UNKNOWN_FIELDS_PROBABILITY).run(times)
         outcome.differences += [f"with unknown fields: {each}" for each in unknown.differences]
         outcome.leaks += [f"with unknown fields: {each}" for each in unknown.leaks]
     return outcome
 
 
 def _real(folder: Path, release: str, outcome: Outcome) -> dict[str, Printed]:
-    """What differs between answers of real brokers is added to the outcome.
+    """Add the differences between responses of real brokers to the outcome.
 
-    Returns: what the tools of the newest release print.
+    Returns: the output of the tools of the newest release.
     """
     say(f"real brokers, {release}")
-    with cluster(release, folder / "kafka") as kafka, site(release, kafka, folder / "fleet") as there:
-        comparison = Comparison(kafka, advertised(there.fleet), CASES)
+    with (
+        cluster(release, folder / "kafka") as kafka,
+        release_setup(release, kafka, folder / "fleet") as setup,
+    ):
+        comparison = Comparison(kafka, advertised(setup.fleet), CASES)
         found = comparison.run()
         say(f"{len(found.tried)} versions of {len(comparison.ranges)} APIs")
         outcome.differences += [f"Kafka {release}: {each}" for each in found.differences]
@@ -98,10 +103,10 @@ def _real(folder: Path, release: str, outcome: Outcome) -> dict[str, Printed]:
         say("Kafka's own tools")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(60)
-        leave_a_group(kafka.bootstrap_servers, TOPIC, GROUP)
+        create_idle_group(kafka.bootstrap_servers, TOPIC, GROUP)
         return {
-            **compare(kafka, there.fleet, TOPIC, GROUP),
-            **compare_changes(kafka, there.fleet, folder),
+            **compare(kafka, setup.fleet, TOPIC, GROUP),
+            **compare_changes(kafka, setup.fleet, folder),
         }
 
 

@@ -1,8 +1,8 @@
-"""Requests of every API and version through a fleet, to brokers that answer what they were told to.
+"""Requests of every API and version through a fleet, to brokers that send prepared responses.
 
-The fleet is real; the brokers are scripts, for no broker of one release knows all versions. They compare each
-request with what was sent, and answer with a generated response, of which the client is to get what
-``messages.for_client`` makes of it.
+The fleet is real. The brokers are scripted, because no broker of one release knows all versions. They compare
+each request with what the client sent, and send a generated response. The client must receive what
+``messages.for_client`` makes of the response.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tools.gen_tables import Message, offered
 
 API_VERSIONS, METADATA, SASL_HANDSHAKE = 18, 3, 17
 REBOOTSTRAP_REQUIRED = 129
-LIMIT_S: Final = 60.0
+SOCKET_TIMEOUT_S: Final = 60.0
 CLIENT_ID: Final = b"conformance"
 CLUSTER_ID: Final = "scripted"
 ENDPOINTS: Final = {"Fetch": 16, "ShareFetch": 0}
-"""From which version on a response keeps its length, so that addresses may be missing: see ADR 16."""
-BEYOND: Final = 3
-"""By how many versions the brokers are ahead of the definitions."""
+"""From this version on a response keeps its length, so that addresses may be missing: see ADR 16."""
+VERSIONS_AHEAD: Final = 3
+"""The number of versions by which the brokers are ahead of the definitions."""
 UNKNOWN_KEY: Final = 999
 NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
@@ -53,8 +53,8 @@ def response_form(message: Message, version: int) -> Form:
     return Form(message.name, message.response, version, version >= message.first_flexible)
 
 
-def listed_from(message: Message) -> int:
-    """The lowest version that clients are told, of a broker that has all."""
+def lowest_offered(message: Message) -> int:
+    """The lowest version that the fleet offers to clients if the broker has all versions."""
     return message.versions.low if message.api_key in APIS_WITH_BROKER_MINIMUM else offered(message).low
 
 
@@ -81,8 +81,8 @@ def response_frame(
 
 
 @dataclass
-class Told:
-    """What a broker is to get, and what it is to answer."""
+class PreparedExchange:
+    """The request that a broker must receive, and the response that it must send."""
 
     request: bytes
     response: bytes
@@ -90,22 +90,23 @@ class Told:
 
 
 class Brokers:
-    """Brokers that answer ApiVersions and Metadata so that a fleet comes up, and else what is in ``told``.
+    """Brokers that answer ApiVersions and Metadata so that a fleet starts, and send the responses in
+    ``exchange``.
 
-    From version 5 of ApiVersions on they want to be who the client expects (KIP-1242).
+    From version 5 of ApiVersions on they check that the client expects this broker (KIP-1242).
 
     Args:
-        messages: every API that brokers serve.
-        endpoints: where each broker listens, which is also what it says of itself.
+        messages: every API that the brokers serve.
+        endpoints: the endpoint of each broker, which is also its advertised one.
     """
 
     def __init__(self, messages: Iterable[Message], endpoints: Mapping[BrokerId, Endpoint]) -> None:
         self.messages = {each.api_key: each for each in messages}
         self.endpoints = endpoints
-        self.told: dict[int, Told] = {}
-        """By correlation id."""
-        self.others: list[tuple[int, int]] = []
-        """API key and version of requests of ``CLIENT_ID`` that nobody has announced."""
+        self.exchange: dict[int, PreparedExchange] = {}
+        """The prepared exchanges by correlation id."""
+        self.unprepared: list[tuple[int, int]] = []
+        """API key and version of unprepared requests of ``CLIENT_ID``."""
         self._listening = {
             broker_id: socket.create_server((each.host, each.port)) for broker_id, each in endpoints.items()
         }
@@ -127,12 +128,12 @@ class Brokers:
             while True:
                 frame = read_frame(client)
                 key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
-                told = self.told.get(correlation_id)
-                if told is not None and CLIENT_ID in frame[:40]:
-                    told.arrived = frame
-                    client.sendall(told.response)
+                exchange = self.exchange.get(correlation_id)
+                if exchange is not None and CLIENT_ID in frame[:40]:
+                    exchange.arrived = frame
+                    client.sendall(exchange.response)
                 elif CLIENT_ID in frame[:40]:
-                    self.others.append((key, version))
+                    self.unprepared.append((key, version))
                     return
                 else:
                     client.sendall(self._answer(broker_id, key, version, correlation_id, frame))
@@ -140,13 +141,13 @@ class Brokers:
     def _answer(
         self, broker_id: BrokerId, key: int, version: int, correlation_id: int, frame: bytes
     ) -> bytes:
-        """To the fleet's own questions."""
+        """Answer a request of the fleet itself."""
         message = self.messages[key]
         known = message.versions
         if key == API_VERSIONS and version not in known:
             version = 0
         form = response_form(message, version)
-        values = nothing(form)
+        values = empty_message(form)
         if key == API_VERSIONS:
             values["ApiKeys"] = self.api_keys()
             values["ErrorCode"] = self._error_code(broker_id, version, frame)
@@ -158,33 +159,37 @@ class Brokers:
         return response_frame(message, version, correlation_id, encode(form, values))
 
     def _error_code(self, broker_id: BrokerId, version: int, frame: bytes) -> int:
-        """Of ApiVersions, by what the client expects, which it may leave out. Source: KIP-1242"""
+        """The error code of ApiVersions; the client may omit the broker that it expects. Source: KIP-1242"""
         form = request_form(self.messages[API_VERSIONS], version)
         if version < 5:
             return 0
         (client_id_bytes,) = struct.unpack_from(">h", frame, 12)
         header_tags = 1
         expected = Reader(frame[14 + max(0, client_id_bytes) + header_tags :]).message(form)
-        right = expected["ClusterId"] in (None, CLUSTER_ID) and expected["NodeId"] in (-1, broker_id)
-        return 0 if right else REBOOTSTRAP_REQUIRED
+        is_expected = expected["ClusterId"] in (None, CLUSTER_ID) and expected["NodeId"] in (-1, broker_id)
+        return 0 if is_expected else REBOOTSTRAP_REQUIRED
 
     def api_keys(self) -> list[Values]:
-        """More than the definitions have: later versions, and an API that nobody knows."""
+        """More than the definitions have: later versions, and an unknown API."""
         known = [
-            {"ApiKey": key, "MinVersion": each.versions.low, "MaxVersion": each.versions.high + BEYOND}
+            {
+                "ApiKey": key,
+                "MinVersion": each.versions.low,
+                "MaxVersion": each.versions.high + VERSIONS_AHEAD,
+            }
             for key, each in self.messages.items()
         ]
         return [*known, {"ApiKey": UNKNOWN_KEY, "MinVersion": 0, "MaxVersion": 2}]
 
 
-def nothing(form: Form) -> Values:
-    """A message with zeros, nulls and empty arrays alone."""
+def empty_message(form: Form) -> Values:
+    """Make a message of zeros, nulls and empty arrays only."""
     values: Values = {}
     for item in form.plain:
         if item.is_array:
             values[item.name] = []
         elif item.fields:
-            values[item.name] = nothing(form.of(item.fields))
+            values[item.name] = empty_message(form.of(item.fields))
         elif item.type in ("string", "bytes", "records"):
             empty = "" if item.type == "string" else b""
             values[item.name] = None if form.version in item.nullable else empty
@@ -196,28 +201,28 @@ def nothing(form: Form) -> Values:
 
 
 def read_frame(sock: socket.socket) -> bytes:
-    """A whole frame, from its size field on. Raises: EOFError"""
-    size = _read(sock, 4)
-    return size + _read(sock, int.from_bytes(size, "big"))
+    """Read a whole frame, from its size field on. Raises: EOFError: the connection ended."""
+    size = _read_exactly(sock, 4)
+    return size + _read_exactly(sock, int.from_bytes(size, "big"))
 
 
-def _read(sock: socket.socket, size: int) -> bytes:
+def _read_exactly(sock: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        more = sock.recv(size - len(data))
-        if not more:
+        chunk = sock.recv(size - len(data))
+        if not chunk:
             raise EOFError
-        data += more
+        data += chunk
     return data
 
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """The result of a comparison.
 
     Args:
-        tried: API keys and versions that went through, both ways.
-        differences: what arrived otherwise than it should, in words.
+        tried: API keys and versions that were sent.
+        differences: descriptions of wrong requests and responses.
         leaks: responses with a byte of a broker's address.
     """
 
@@ -227,13 +232,13 @@ class Outcome:
 
 
 class Conformance:
-    """Has requests of every API and version pass, from random messages that a seed decides.
+    """Sends random requests of every API and version, chosen by a seed.
 
     Args:
-        brokers: behind the fleet.
-        ports: by broker id, where clients of the fleet find each; None for a bootstrap port.
-        advertised: what clients are to be told.
-        unknown: how likely a struct, or a header, has tagged fields that nobody knows.
+        brokers: the brokers behind the fleet.
+        ports: the endpoint of each broker id for the fleet's clients; None for a bootstrap port.
+        advertised: the endpoints that clients must receive.
+        unknown: the probability that a struct, or a header, has unknown tagged fields.
     """
 
     def __init__(
@@ -247,8 +252,8 @@ class Conformance:
         self._brokers = brokers
         self._ports = ports
         self._advertised = advertised
-        self._chance = random.Random(seed)
-        self.maker = Maker(self._chance, brokers.endpoints, unknown)
+        self._rng = random.Random(seed)
+        self.maker = Maker(self._rng, brokers.endpoints, unknown)
         self._correlation_id = 0
         self._secrets = [
             secret
@@ -257,21 +262,21 @@ class Conformance:
         ]
 
     def run(self, times: int, say: Callable[[str], None] = lambda _: None) -> Outcome:
-        """Every API and version so many times."""
+        """Send every API and version a number of times."""
         outcome = Outcome()
         for message in self._brokers.messages.values():
             versions = offered(message)
             for version in range(versions.low, versions.high + 1):
                 for number in range(times):
-                    where = list(self._ports)[number % len(self._ports)]
-                    self._exchange(message, version, self._ports[where], outcome)
+                    broker_id = list(self._ports)[number % len(self._ports)]
+                    self._exchange(message, version, self._ports[broker_id], outcome)
                 outcome.tried.add((message.api_key, version))
             say(f"{message.name}: versions {versions.low} to {versions.high}")
         return outcome
 
     def refused(self) -> Iterator[str]:
-        """What is not offered, and is let through or answered all the same."""
-        beyond = [
+        """Yield requests that the fleet does not offer, and yet forwards or answers."""
+        unoffered = [
             (message.api_key, version)
             for message in self._brokers.messages.values()
             for version in (
@@ -280,88 +285,94 @@ class Conformance:
             )
             if message.api_key != API_VERSIONS
         ]
-        for key, version in [*beyond, (UNKNOWN_KEY, 0), (-1, 0)]:
-            with socket.create_connection(_address(self._ports[None]), LIMIT_S) as client:
+        for key, version in [*unoffered, (UNKNOWN_KEY, 0), (-1, 0)]:
+            with socket.create_connection(_address(self._ports[None]), SOCKET_TIMEOUT_S) as client:
                 header = struct.pack(">hhih", key, version, 1, len(CLIENT_ID)) + CLIENT_ID + b"\0"
                 client.sendall(struct.pack(">i", len(header)) + header)
                 try:
                     read_frame(client)
-                    yield f"API {key} v{version} is answered"
+                    yield f"API {key} v{version}: the fleet answered an unoffered version"
                 except (EOFError, ConnectionResetError):
                     pass
-        yield from (f"API {key} v{version} reaches a broker" for key, version in self._brokers.others)
+        yield from (
+            f"API {key} v{version}: a broker received an unoffered version"
+            for key, version in self._brokers.unprepared
+        )
 
-    def _exchange(self, message: Message, version: int, at: Endpoint, outcome: Outcome) -> None:
+    def _exchange(self, message: Message, version: int, endpoint: Endpoint, outcome: Outcome) -> None:
         self._correlation_id += 1
         number = self._correlation_id
-        asked = self.maker.message(request_form(message, version))
+        request_values = self.maker.message(request_form(message, version))
         if message.name == "Produce":
-            asked["Acks"] = self._chance.choice((1, -1))  # none wants no answer
-        answer = self.maker.message(response_form(message, version))
+            request_values["Acks"] = self._rng.choice((1, -1))  # 0 has no response
+        response_values = self.maker.message(response_form(message, version))
         if message.api_key == API_VERSIONS:
-            answer["ApiKeys"] = self._brokers.api_keys()
-        body = encode(request_form(message, version), asked)
+            response_values["ApiKeys"] = self._brokers.api_keys()
+        body = encode(request_form(message, version), request_values)
         request = request_frame(message, version, number, body, self.maker.unknown())
         form, in_header = response_form(message, version), self.maker.unknown()
-        told = Told(request, response_frame(message, version, number, encode(form, answer), in_header))
-        self._brokers.told[number] = told
-        what = f"{message.name} v{version}"
+        exchange = PreparedExchange(
+            request, response_frame(message, version, number, encode(form, response_values), in_header)
+        )
+        self._brokers.exchange[number] = exchange
+        name = f"{message.name} v{version}"
         try:
-            with socket.create_connection(_address(at), LIMIT_S) as client:
+            with socket.create_connection(_address(endpoint), SOCKET_TIMEOUT_S) as client:
                 client.sendall(request)
                 received = read_frame(client)
         except (OSError, EOFError) as error:
-            outcome.differences.append(f"{what}: no answer ({error!r})")
+            outcome.differences.append(f"{name}: no response ({error!r})")
             return
         finally:
-            del self._brokers.told[number]
-        if told.arrived != request:
-            outcome.differences.append(f"{what}: the request arrived otherwise than it was sent")
-        wanted = self._wanted(message, form, answer)
-        expected = response_frame(message, version, number, encode(form, wanted), in_header)
-        # Four bytes of a port are in what clients should get by chance, one run in sixteen.
+            del self._brokers.exchange[number]
+        if exchange.arrived != request:
+            outcome.differences.append(f"{name}: the broker received a different request")
+        expected_values = self._expected_values(message, form, response_values)
+        expected = response_frame(message, version, number, encode(form, expected_values), in_header)
+        # By chance a correct response may contain the four bytes of a port: in one run of sixteen.
         if any(received.count(secret) > expected.count(secret) for secret in self._secrets):
-            outcome.leaks.append(what)
-        problem = _compare(form, wanted, told.response, received, expected)
+            outcome.leaks.append(name)
+        problem = _compare(form, expected_values, exchange.response, received, expected)
         if problem:
-            outcome.differences.append(f"{what}: {problem}")
+            outcome.differences.append(f"{name}: {problem}")
 
-    def _wanted(self, message: Message, form: Form, answer: Values) -> Values:
-        """What a client is to make of a broker's answer."""
-        wanted = for_client(form, answer, self._advertised)
+    def _expected_values(self, message: Message, form: Form, response_values: Values) -> Values:
+        """Make the response that a client must decode from a broker's response."""
+        expected_values = for_client(form, response_values, self._advertised)
         if message.api_key == API_VERSIONS:
-            wanted["ApiKeys"] = [
-                {"ApiKey": key, "MinVersion": listed_from(each), "MaxVersion": offered(each).high}
+            expected_values["ApiKeys"] = [
+                {"ApiKey": key, "MinVersion": lowest_offered(each), "MaxVersion": offered(each).high}
                 for key, each in self._brokers.messages.items()
             ]
-        return wanted
+        return expected_values
 
 
-def _compare(form: Form, wanted: Values, sent: bytes, received: bytes, expected: bytes) -> str:
-    """What is wrong with a response; empty where nothing is."""
+def _compare(form: Form, expected_values: Values, sent: bytes, received: bytes, expected: bytes) -> str:
+    """Describe the problem of a response; empty if there is none."""
     if received == expected:
         return ""
     if form.version < ENDPOINTS.get(form.api, form.version + 1):
-        return "the response is another one"
-    # Its length was sent before its addresses were known: there is padding, or there are none of them.
+        return "the response differs"
+    # The fleet sends the length before it knows the addresses: the response has padding or lacks all
+    # addresses.
     if len(received) != len(sent):
         return "the response has another length"
-    head = len(expected) - len(encode(form, wanted))
+    head = len(expected) - len(encode(form, expected_values))
     reader = Reader(received[head:], unknown=True)
     decoded = reader.message(form)
-    reader.end()
-    sent_unknown, unknown = wanted.get(UNKNOWN, {}), decoded.pop(UNKNOWN, {})
+    reader.check_end()
+    sent_unknown, unknown = expected_values.get(UNKNOWN, {}), decoded.pop(UNKNOWN, {})
     if any(any(value) for tag, value in unknown.items() if tag not in sent_unknown):
         return "the padding is not zeros"
-    kept = {tag: value for tag, value in unknown.items() if tag in sent_unknown}
-    if kept:
-        decoded[UNKNOWN] = kept
-    if decoded == wanted:
+    known_tags = {tag: value for tag, value in unknown.items() if tag in sent_unknown}
+    if known_tags:
+        decoded[UNKNOWN] = known_tags
+    if decoded == expected_values:
         return ""
     if decoded.get("NodeEndpoints"):
         return "the response has other addresses"
-    same = without(decoded, ["NodeEndpoints"]) == without(wanted, ["NodeEndpoints"])
-    return "" if same else "the response is another one"
+    is_same_otherwise = without(decoded, ["NodeEndpoints"]) == without(expected_values, ["NodeEndpoints"])
+    return "" if is_same_otherwise else "the response differs"
 
 
 def _address(endpoint: Endpoint) -> tuple[str, int]:

@@ -1,7 +1,7 @@
-"""Kafka's own command-line tools, straight at the brokers and through a fleet: both print the same.
+"""Compares the output of Kafka's command-line tools: directly at the brokers, and through a fleet.
 
-What is compared is what they print of one topic, one group and one cluster, with addresses and what differs
-from one run to the next taken out: see ``NORMALIZATIONS``.
+The tools print one topic, one group and one cluster. Addresses and what differs between any two runs are
+removed: see ``NORMALIZATIONS``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.integration.clients import produce, read_all
 Verdict: TypeAlias = Literal["same", "differs"]
 
 PARTITIONS: Final = 6
-RECORDS: Final = 60
+RECORD_COUNT: Final = 60
 GROUP: Final = "{group}"
 TOPIC: Final = "{topic}"
 
@@ -65,7 +65,7 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka-cluster (endpoints)": ("org.apache.kafka.tools.ClusterTool", "list-endpoints"),
     "kafka-features": ("org.apache.kafka.tools.FeatureCommand", "describe"),
 }
-"""Name → the class and what it is told, besides `--bootstrap-server`."""
+"""The class and the arguments of each tool, without `--bootstrap-server`."""
 
 _ALTER_TOPIC = ("--entity-type", "topics", "--entity-name", TOPIC)
 _ACL = ("--allow-principal", "User:conformance", "--operation", "Read", "--topic", TOPIC, "--force")
@@ -82,7 +82,7 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka-console-producer": ("org.apache.kafka.tools.ConsoleProducer", "--topic", TOPIC),
     "kafka-console-consumer": (
         *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", TOPIC, "--group", GROUP),
-        *("--from-beginning", "--max-messages", f"{RECORDS}", "--timeout-ms", "60000"),
+        *("--from-beginning", "--max-messages", f"{RECORD_COUNT}", "--timeout-ms", "60000"),
     ),
     "kafka-consumer-groups (reset)": (
         *(_GROUPS, "--reset-offsets", "--group", GROUP, "--topic", TOPIC),
@@ -122,10 +122,10 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka-topics (delete)": ("org.apache.kafka.tools.TopicCommand", "--delete", "--topic", TOPIC),
     "kafka-cluster (unregister)": ("org.apache.kafka.tools.ClusterTool", "unregister", "--id", "99"),
 }
-"""The same for what changes something, in this order: of a topic and a group that are there for it alone."""
+"""Tools that change something, in this order, on a topic and a group of their own."""
 
-REFUSED: Final = ("kafka-cluster (unregister)",)
-"""What fails straight as well: there is no such broker."""
+FAILING_TOOLS: Final = ("kafka-cluster (unregister)",)
+"""The tools that also fail without a fleet: the broker does not exist."""
 
 NORMALIZATIONS: Final = (
     (r"(advertised\.listeners|listeners|controller\.quorum\.voters)=\S*(.*)", r"\1=ADDRESS"),
@@ -139,124 +139,138 @@ NORMALIZATIONS: Final = (
     (r'"offsetLag":\d+', '"offsetLag":N'),
     (r"[ \t]+", " "),
 )
-"""What is no difference: addresses, which the fleet blanks or replaces; and what goes on while tools run, or
-is only logged."""
+"""What is not a difference: addresses, which the fleet blanks or replaces, values that change while tools
+run,
+and log lines."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What one tool printed, straight and through the fleet, normalized.
+    """The output of one tool, directly and through the fleet, normalized.
 
-    Args: leaks: lines with a broker's host that came through the fleet, as they were printed.
+    Args: leaks: raw lines with a broker's host that came through the fleet.
     """
 
-    straight: str
-    through: str
+    direct: str
+    proxied: str
     leaks: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        return "same" if self.straight == self.through else "differs"
+        return "same" if self.direct == self.proxied else "differs"
 
 
 def compare(kafka: KafkaCluster, fleet: LocalFleet, topic: str, group: str) -> dict[str, Printed]:
     """Run every tool twice.
 
-    Args: topic, group: that are there, and at rest, as the fleet is.
+    Args: topic, group: an existing topic and group, idle like the fleet.
     """
     same = {TOPIC: topic, GROUP: group}
-    return _both(kafka, fleet, TOOLS, same, same)
+    return _compare_tools(kafka, fleet, TOOLS, same, same)
 
 
 def compare_changes(kafka: KafkaCluster, fleet: LocalFleet, folder: Path) -> dict[str, Printed]:
-    """Run every tool that changes something, each way on a topic and a group of its own.
+    """Run every tool that changes something, directly and through the fleet, each on its own topic and group.
 
-    Args: folder: for files that they read.
+    Args: folder: folder for the files that the tools read.
     """
-    straight, through = (
-        _of_its_own(f"changed-{os.getpid()}-{way}", folder) for way in ("straight", "by-fleet")
+    direct, proxied = (
+        _own_placeholders(f"changed-{os.getpid()}-{route}", folder) for route in ("straight", "by-fleet")
     )
-    return _both(kafka, fleet, CHANGES, straight, through)
+    return _compare_tools(kafka, fleet, CHANGES, direct, proxied)
 
 
-def _of_its_own(name: str, folder: Path) -> dict[str, str]:
-    where = {"topic": name, "partition": 0}
-    moved, deleted = folder / f"{name}-moved.json", folder / f"{name}-deleted.json"
-    moved.write_text(json.dumps({"version": 1, "partitions": [{**where, "replicas": [2, 3, 1]}]}))
-    deleted.write_text(json.dumps({"version": 1, "partitions": [{**where, "offset": 5}]}))
-    return {TOPIC: name, GROUP: name, REASSIGNMENT: str(moved), DELETION: str(deleted)}
+def _own_placeholders(name: str, folder: Path) -> dict[str, str]:
+    partition = {"topic": name, "partition": 0}
+    reassignment_file, deletion_file = folder / f"{name}-moved.json", folder / f"{name}-deleted.json"
+    reassignment_file.write_text(
+        json.dumps({"version": 1, "partitions": [{**partition, "replicas": [2, 3, 1]}]})
+    )
+    deletion_file.write_text(json.dumps({"version": 1, "partitions": [{**partition, "offset": 5}]}))
+    return {TOPIC: name, GROUP: name, REASSIGNMENT: str(reassignment_file), DELETION: str(deletion_file)}
 
 
-def _both(
+def _compare_tools(
     kafka: KafkaCluster,
     fleet: LocalFleet,
     tools: Mapping[str, tuple[str, ...]],
-    straight: Mapping[str, str],
-    through: Mapping[str, str],
+    direct: Mapping[str, str],
+    proxied: Mapping[str, str],
 ) -> dict[str, Printed]:
-    """Run tools, both ways at the same time.
+    """Run tools both ways at the same time.
 
-    Args: straight, through: what stands for what in their arguments.
+    Args: straight, through: the values of the placeholders in their arguments.
     """
     real = {broker_id: Endpoint(each.host, each.port) for broker_id, each in kafka.brokers.items()}
-    ways = (
-        (kafka.bootstrap_servers, real, straight),
-        (fleet.bootstrap(), advertised(fleet), through),
+    routes = (
+        (kafka.bootstrap_servers, real, direct),
+        (fleet.bootstrap(), advertised(fleet), proxied),
     )
 
-    def run(way: tuple[str, Mapping[BrokerId, Endpoint], Mapping[str, str]]) -> list[str]:
-        servers, _, names = way
-        return [_print(kafka, tool, servers, names, told) for tool, *told in tools.values()]
+    def run(route: tuple[str, Mapping[BrokerId, Endpoint], Mapping[str, str]]) -> list[str]:
+        servers, _, placeholders = route
+        return [
+            _run_tool(kafka, tool, servers, placeholders, arguments_of_tool)
+            for tool, *arguments_of_tool in tools.values()
+        ]
 
-    def comparable(text: str, way: int) -> str:
-        _, addresses, names = ways[way]
-        return normalized(text, addresses).replace(names[TOPIC], TOPIC)
+    def comparable(text: str, route: int) -> str:
+        _, addresses, placeholders = routes[route]
+        return normalized(text, addresses).replace(placeholders[TOPIC], TOPIC)
 
     hosts = [each.host for each in real.values()]
-    with ThreadPoolExecutor(len(ways)) as pool:
-        printed = dict(zip(tools, zip(*pool.map(run, ways), strict=True), strict=True))
+    with ThreadPoolExecutor(len(routes)) as pool:
+        printed = dict(zip(tools, zip(*pool.map(run, routes), strict=True), strict=True))
     return {
         name: Printed(
-            comparable(raw_straight, 0),
-            comparable(raw_through, 1),
-            tuple(line for line in raw_through.splitlines() if any(host in line for host in hosts)),
+            comparable(raw_direct, 0),
+            comparable(raw_proxied, 1),
+            tuple(line for line in raw_proxied.splitlines() if any(host in line for host in hosts)),
         )
-        for name, (raw_straight, raw_through) in printed.items()
+        for name, (raw_direct, raw_proxied) in printed.items()
     }
 
 
-def _print(
-    kafka: KafkaCluster, tool: str, servers: str, names: Mapping[str, str], told: Sequence[str]
+def _run_tool(
+    kafka: KafkaCluster,
+    tool: str,
+    servers: str,
+    placeholders: Mapping[str, str],
+    arguments_of_tool: Sequence[str],
 ) -> str:
-    for each, name in names.items():
-        told = [argument.replace(each, name) for argument in told]
-    lines = "".join(f"{number}\n" for number in range(RECORDS))
-    where = ("--bootstrap-server", servers)
-    # Found by one that printed its usage, both ways: of kafka-cluster it belongs behind what is to be done.
-    arguments = (*told, *where) if tool.endswith("ClusterTool") else (*where, *told)
-    done = kafka.tool(tool, *arguments, stdin=lines, limit_s=180.0)
-    return f"{done.stdout}\n{done.stderr}\nexit code {done.returncode}"
+    for each, name in placeholders.items():
+        arguments_of_tool = [argument.replace(each, name) for argument in arguments_of_tool]
+    lines = "".join(f"{number}\n" for number in range(RECORD_COUNT))
+    bootstrap_option = ("--bootstrap-server", servers)
+    # ClusterTool requires the option after its command; in front it prints its usage, both ways.
+    arguments = (
+        (*arguments_of_tool, *bootstrap_option)
+        if tool.endswith("ClusterTool")
+        else (*bootstrap_option, *arguments_of_tool)
+    )
+    process = kafka.tool(tool, *arguments, stdin=lines, limit_s=180.0)
+    return f"{process.stdout}\n{process.stderr}\nexit code {process.returncode}"
 
 
 def normalized(text: str, addresses: Mapping[BrokerId, Endpoint]) -> str:
-    """Without addresses, and with its lines in order."""
+    """Remove addresses and sort the lines."""
     for broker_id, each in addresses.items():
         text = re.sub(rf"\b{re.escape(each.host)}(:|\s+){each.port}\b", f"BROKER-{broker_id}", text)
-    for pattern, instead in NORMALIZATIONS:
-        text = re.sub(pattern, instead, text)
+    for pattern, replacement in NORMALIZATIONS:
+        text = re.sub(pattern, replacement, text)
     return "\n".join(sorted(line.strip() for line in text.splitlines() if line.strip()))
 
 
-def leave_a_group(servers: str, topic: str, group: str) -> None:
-    """Records in a topic, and a group at rest that has committed where it is."""
-    produce(servers, topic, [b"%d" % number for number in range(RECORDS)])
-    read_all(servers, topic, RECORDS, partitions=PARTITIONS)
+def create_idle_group(servers: str, topic: str, group: str) -> None:
+    """Produce records to a topic, and leave an idle group that has committed its offsets."""
+    produce(servers, topic, [b"%d" % number for number in range(RECORD_COUNT)])
+    read_all(servers, topic, RECORD_COUNT, partitions=PARTITIONS)
     config = {"bootstrap.servers": servers, "group.id": group, "auto.offset.reset": "earliest"}
-    # Without a commit of the consumer's own, which can leave nothing for commit() to commit.
+    # Without automatic commits, which can leave nothing for commit() to commit.
     consumer = Consumer({**config, "enable.auto.commit": False})
     consumer.subscribe([topic])
-    seen = 0
-    while seen < RECORDS:
-        seen += len(consumer.consume(RECORDS, 1.0))
+    received = 0
+    while received < RECORD_COUNT:
+        received += len(consumer.consume(RECORD_COUNT, 1.0))
     consumer.commit(asynchronous=False)
     consumer.close()

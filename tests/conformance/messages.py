@@ -1,8 +1,9 @@
 """Random messages of any API and version, made, encoded and decoded by Kafka's own definitions.
 
-A message is a dictionary by field name, as deep as its definition; null is None. The code under test reads
-the same definitions to generate patching functions; what is here knows nothing of offsets, and decodes and
-encodes whole messages, as ``kio`` does for those that it knows.
+A message is a dictionary by field name, nested like its definition; null is None. The code under test reads
+the
+same definitions to generate patching functions. This module knows no offsets: it decodes and encodes whole
+messages, as ``kio`` does for the messages that it knows.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ CONFIGS_WITH_ADDRESS: Final = (
     "rsm.config.remote.log.metadata.common.client.bootstrap.servers",
 )
 UNKNOWN: Final = "?"
-"""Under which name a message has tagged fields that no definition has: their values by number."""
+"""The key of unknown tagged fields in a message: their values by tag number."""
 UNKNOWN_TAGS: Final = (100, 125, 126, 127, 128, 20_000, 2**28)
-"""Among them those that the fleet takes for padding, where they are free: see ADR 16."""
+"""The tags include those that the fleet uses for padding where they are free: see ADR 16."""
 CONFIGS: Final = (*CONFIGS_WITH_ADDRESS, "log.dirs", "max.message.bytes", "listener.name.x.ssl.keystore.type")
 
 
@@ -59,65 +60,65 @@ class Maker:
     """Makes random messages.
 
     Args:
-        chance: decides.
-        brokers: the addresses that a broker's id has wherever one stands in a message.
-        unknown: how likely a struct has tagged fields that nobody knows, where it may have any.
+        rng: the random generator.
+        brokers: the address of each broker id, wherever an address occurs in a message.
+        unknown: the probability that a struct has unknown tagged fields, where it may have any.
     """
 
     def __init__(
-        self, chance: random.Random, brokers: Mapping[BrokerId, Endpoint], unknown: float = 0.0
+        self, rng: random.Random, brokers: Mapping[BrokerId, Endpoint], unknown: float = 0.0
     ) -> None:
-        self._chance = chance
+        self._rng = rng
         self._brokers = brokers
         self._unknown = unknown
         self.made_unknown = 0
-        """How many of those there were."""
+        """The number of unknown fields made so far."""
 
     def message(self, form: Form) -> Values:
-        made: Values = {}
+        result: Values = {}
         plain = form.plain
         for item in plain:
-            made[item.name] = self._value(form, item)
+            result[item.name] = self._value(form, item)
         for index in range(len(plain)):
             if is_address(plain, index):
                 names = [each.name for each in plain[index : index + 3]]
-                made.update(zip(names, self._address(), strict=True))
-        if _is_configuration(form, made):
-            self._configuration(made)
-        if _is_listener(form, made):
-            _, made["Host"], made["Port"] = self._address()
-            made["Port"] = max(0, made["Port"])
+                result.update(zip(names, self._address(), strict=True))
+        if _is_configuration(form, result):
+            self._configuration(result)
+        if _is_listener(form, result):
+            _, result["Host"], result["Port"] = self._address()
+            result["Port"] = max(0, result["Port"])
         for item in form.tagged:
-            if self._chance.random() < 0.5:
-                made[item.name] = self._value(form, item)
+            if self._rng.random() < 0.5:
+                result[item.name] = self._value(form, item)
         unknown = self.unknown() if form.flexible else {}
-        return {**made, UNKNOWN: unknown} if unknown else made
+        return {**result, UNKNOWN: unknown} if unknown else result
 
     def unknown(self) -> dict[int, bytes]:
-        """Tagged fields that nobody knows, if any."""
-        if not self._unknown or self._chance.random() >= self._unknown:
+        """Make unknown tagged fields, or none."""
+        if not self._unknown or self._rng.random() >= self._unknown:
             return {}
-        tags = self._chance.sample(UNKNOWN_TAGS, self._chance.choice((1, 1, 2, 5)))
+        tags = self._rng.sample(UNKNOWN_TAGS, self._rng.choice((1, 1, 2, 5)))
         self.made_unknown += len(tags)
-        return {tag: self._chance.randbytes(self._chance.choice((0, 1, 30, 130))) for tag in tags}
+        return {tag: self._rng.randbytes(self._rng.choice((0, 1, 30, 130))) for tag in tags}
 
     def _address(self) -> tuple[BrokerId, str, int]:
-        if self._chance.random() < 0.1:
+        if self._rng.random() < 0.1:
             return -1, "", -1
-        broker_id = self._chance.choice(sorted(self._brokers))
+        broker_id = self._rng.choice(sorted(self._brokers))
         return broker_id, self._brokers[broker_id].host, self._brokers[broker_id].port
 
-    def _configuration(self, made: Values) -> None:
-        made["Name"] = self._chance.choice(CONFIGS)
-        if made["Name"] in CONFIGS_WITH_ADDRESS:
-            made["Value"] = f"PLAINTEXT://{self._brokers[min(self._brokers)]}"
+    def _configuration(self, values: Values) -> None:
+        values["Name"] = self._rng.choice(CONFIGS)
+        if values["Name"] in CONFIGS_WITH_ADDRESS:
+            values["Value"] = f"PLAINTEXT://{self._brokers[min(self._brokers)]}"
 
     def _value(self, form: Form, item: Field) -> Any:
-        if form.version in item.nullable and self._chance.random() < 0.2:
+        if form.version in item.nullable and self._rng.random() < 0.2:
             return None
         if item.is_array:
-            one = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
-            return [self._value(form, one) for _ in range(self._chance.choice((0, 1, 1, 2, 3)))]
+            element = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
+            return [self._value(form, element) for _ in range(self._rng.choice((0, 1, 1, 2, 3)))]
         if item.fields:
             return self.message(form.of(item.fields))
         if item.name == "ErrorCode":
@@ -125,20 +126,20 @@ class Maker:
         return self._scalar(item.type)
 
     def _scalar(self, kind: str) -> Any:
-        chance = self._chance
+        rng = self._rng
         if kind in _INTEGERS:
-            low, high = _bounds(_INTEGERS[kind])
-            return chance.choice((0, 1, chance.randint(low, high)))
+            low, high = _integer_range(_INTEGERS[kind])
+            return rng.choice((0, 1, rng.randint(low, high)))
         if kind == "bool":
-            return chance.random() < 0.5
+            return rng.random() < 0.5
         if kind == "float64":
-            return float(chance.randint(-1000, 1000))
+            return float(rng.randint(-1000, 1000))
         if kind == "uuid":
-            return uuid.UUID(int=chance.getrandbits(128))
-        length = chance.choice((0, 1, 7, 30, 130, 300))
+            return uuid.UUID(int=rng.getrandbits(128))
+        length = rng.choice((0, 1, 7, 30, 130, 300))
         if kind == "string":
-            return "".join(chance.choice(_LETTERS) for _ in range(length))
-        return chance.randbytes(length)
+            return "".join(rng.choice(_LETTERS) for _ in range(length))
+        return rng.randbytes(length)
 
 
 def _is_configuration(form: Form, values: Values) -> bool:
@@ -146,11 +147,11 @@ def _is_configuration(form: Form, values: Values) -> bool:
 
 
 def _is_listener(form: Form, values: Values) -> bool:
-    """Of a controller."""
+    """Whether the struct is a listener of a controller."""
     return form.api == "DescribeQuorum" and {"Host", "Port"} <= values.keys()
 
 
-def _bounds(code: str) -> tuple[int, int]:
+def _integer_range(code: str) -> tuple[int, int]:
     bits = 8 * struct.calcsize(code)
     return (0, 2**bits - 1) if code.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
@@ -171,7 +172,7 @@ def encode(form: Form, values: Values) -> bytes:
 
 
 def encode_tagged(fields: Mapping[int, bytes]) -> bytes:
-    """A section of tagged fields."""
+    """Encode a section of tagged fields."""
     parts = [unsigned_varint(len(fields))]
     for tag, value in sorted(fields.items()):
         parts += (unsigned_varint(tag), unsigned_varint(len(value)), value)
@@ -180,8 +181,8 @@ def encode_tagged(fields: Mapping[int, bytes]) -> bytes:
 
 def _encode_field(form: Form, item: Field, value: Any) -> bytes:
     if item.is_array:
-        one = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
-        many = b"" if value is None else b"".join(_encode_field(form, one, each) for each in value)
+        element = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
+        many = b"" if value is None else b"".join(_encode_field(form, element, each) for each in value)
         return _length(form, None if value is None else len(value), "i") + many
     if item.fields:
         inner = form.of(item.fields)
@@ -219,7 +220,7 @@ def unsigned_varint(value: int) -> bytes:
 class Reader:
     """Reads what ``encode`` writes.
 
-    Args: unknown: whether tagged fields that the definition does not know are kept, and not passed over.
+    Args: unknown: whether to keep tagged fields that the definition lacks, instead of skipping them.
     """
 
     def __init__(self, data: bytes, *, unknown: bool = False) -> None:
@@ -233,17 +234,19 @@ class Reader:
             known = {item.tag: item for item in form.tagged}
             for _ in range(self._varint()):
                 tag, size = self._varint(), self._varint()
-                ends = self._pos + size
+                end_position = self._pos + size
                 if tag in known:
                     values[known[tag].name] = self.read_field(form, known[tag])
-                    assert self._pos == ends, f"tagged field {tag} ends at {self._pos}, not at {ends}"
+                    assert self._pos == end_position, (
+                        f"tagged field {tag} ends at {self._pos}, not at {end_position}"
+                    )
                 elif self._unknown:
-                    values.setdefault(UNKNOWN, {})[tag] = self._data[self._pos : ends]
-                self._pos = ends
+                    values.setdefault(UNKNOWN, {})[tag] = self._data[self._pos : end_position]
+                self._pos = end_position
         return values
 
-    def end(self) -> None:
-        """Raises: AssertionError: something is left."""
+    def check_end(self) -> None:
+        """Raises: AssertionError: bytes are left."""
         assert self._pos == len(self._data), f"{len(self._data) - self._pos} bytes are left"
 
     def take(self, size: int) -> bytes:
@@ -254,9 +257,9 @@ class Reader:
 
     def read_field(self, form: Form, item: Field) -> Any:
         if item.is_array:
-            one = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
+            element = replace(item, type=item.element, nullable=replace(item.nullable, low=0, high=-1))
             count = self.read_length(form, "i")
-            return None if count is None else [self.read_field(form, one) for _ in range(count)]
+            return None if count is None else [self.read_field(form, element) for _ in range(count)]
         if item.fields:
             if form.version in item.nullable and self.take(1) == b"\xff":
                 return None
@@ -293,7 +296,7 @@ class Reader:
             shift += 7
 
 
-# ---- what a fleet makes of a message
+# ---- how a fleet changes a message
 
 
 def for_client(
@@ -302,7 +305,8 @@ def for_client(
     advertised: Mapping[BrokerId, Endpoint],
     blanks: Callable[[str], bool] = CONFIGS_WITH_ADDRESS.__contains__,
 ) -> Values:
-    """The response that a client is to get: other addresses, none of controllers or in configurations."""
+    """The response that a client must receive: advertised addresses, none of controllers or in
+    configurations."""
     return _for_client(form, values, advertised, blanks, enclosed=False)
 
 
@@ -314,31 +318,34 @@ def _for_client(
     *,
     enclosed: bool,
 ) -> Values:
-    made = dict(values)
+    result = dict(values)
     plain = form.plain
-    if _is_configuration(form, made):
-        enclosed = enclosed or blanks(made["Name"])
-        if enclosed and made["Value"]:
-            made["Value"] = ""
-    if _is_listener(form, made):
-        made["Host"], made["Port"] = "", 0
+    if _is_configuration(form, result):
+        enclosed = enclosed or blanks(result["Name"])
+        if enclosed and result["Value"]:
+            result["Value"] = ""
+    if _is_listener(form, result):
+        result["Host"], result["Port"] = "", 0
     for index in range(len(plain)):
         if is_address(plain, index):
             id_name, host, port = (each.name for each in plain[index : index + 3])
-            if made[id_name] != -1 and made[host]:
-                made[host], made[port] = advertised[made[id_name]].host, advertised[made[id_name]].port
+            if result[id_name] != -1 and result[host]:
+                result[host], result[port] = (
+                    advertised[result[id_name]].host,
+                    advertised[result[id_name]].port,
+                )
     for item in (*plain, *form.tagged):
-        inner = made.get(item.name)
+        inner = result.get(item.name)
         if not item.fields or inner is None:
             continue
-        deeper = form.of(item.fields)
+        inner_form = form.of(item.fields)
         if isinstance(inner, list):
-            made[item.name] = [
-                _for_client(deeper, one, advertised, blanks, enclosed=enclosed) for one in inner
+            result[item.name] = [
+                _for_client(inner_form, element, advertised, blanks, enclosed=enclosed) for element in inner
             ]
         else:
-            made[item.name] = _for_client(deeper, inner, advertised, blanks, enclosed=enclosed)
-    return made
+            result[item.name] = _for_client(inner_form, inner, advertised, blanks, enclosed=enclosed)
+    return result
 
 
 def without(values: Values, names: Sequence[str]) -> Values:

@@ -1,4 +1,4 @@
-"""Fleets in front of real brokers of several releases, whose clients are listened in on."""
+"""Fleets in front of real brokers of several releases. Relays record what their clients receive."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NAT_HOST: Final = "127.88.7.7"
 
 
 @dataclass(frozen=True)
-class Site:
-    """A fleet in front of brokers of one release, and what stands between it and all of its clients."""
+class ReleaseSetup:
+    """A fleet in front of brokers of one release, and the relays between the fleet and its clients."""
 
     release: str
     kafka: KafkaCluster
@@ -43,14 +43,14 @@ class Site:
 
 
 def cluster(release: str, folder: Path) -> KafkaCluster:
-    """Three brokers of a release, not started yet, which keep ACLs."""
+    """Prepare three brokers of a release, not started yet, with ACLs."""
     libs = CHECKOUT_LIBS if release == NEWEST else older_kafka(release)
     return make_cluster(folder, libs=libs, properties=AUTHORIZER)
 
 
 @contextmanager
-def site(release: str, kafka: KafkaCluster, folder: Path) -> Iterator[Site]:
-    """Three members in front of brokers that run."""
+def release_setup(release: str, kafka: KafkaCluster, folder: Path) -> Iterator[ReleaseSetup]:
+    """Start three members in front of running brokers."""
     relays = Relays()
     fleet = LocalFleet(
         folder, kafka.endpoints, 3, identities=IdentitySpace(first_id=1, count=4), timing=IMPATIENT
@@ -60,14 +60,14 @@ def site(release: str, kafka: KafkaCluster, folder: Path) -> Iterator[Site]:
     try:
         with fleet:
             fleet.await_settled(frozenset(kafka.brokers))
-            yield Site(release, kafka, fleet, relays)
+            yield ReleaseSetup(release, kafka, fleet, relays)
     finally:
         relays.close()
         fleet.remove_data()
 
 
 def advertised(fleet: LocalFleet) -> Mapping[BrokerId, Endpoint]:
-    """What a fleet at rest says in the place of each broker."""
+    """The endpoint that an idle fleet advertises for each broker."""
     found = {}
     for each in fleet.ownership(fleet.members[0]).identities:
         owner = fleet.settings.member(each.committed[0]).advertised(fleet.settings)

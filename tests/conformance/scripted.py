@@ -18,33 +18,33 @@ SEED = 20
 
 
 def definitions() -> list[Message]:
-    """Every API that brokers serve, of the newest definitions that there are."""
+    """Read every API that brokers serve, from the newest definitions."""
     (jar,) = DEFINITIONS.glob("*.jar")
     return read_jar(jar)
 
 
 @dataclass(frozen=True)
-class Ground:
-    """Scripted brokers, the fleet in front of them, and what it advertises for each."""
+class ScriptedSetup:
+    """Scripted brokers, the fleet in front of them, and the endpoint that it advertises for each."""
 
     brokers: Brokers
     bootstrap: Endpoint
     advertised: Mapping[BrokerId, Endpoint]
 
-    def through_the_fleet(self, unknown: float = 0.0) -> Conformance:
+    def through_fleet(self, unknown: float = 0.0) -> Conformance:
         """Args: unknown: see ``Conformance``."""
         ports: dict[BrokerId | None, Endpoint] = {None: self.bootstrap} | dict(self.advertised)
         return Conformance(self.brokers, ports, self.advertised, SEED, unknown)
 
-    def without_a_fleet(self) -> Conformance:
-        """As a client that knows the brokers, to see that a leak would be found."""
-        there = self.brokers.endpoints
-        return Conformance(self.brokers, {None: there[1]} | dict(there), self.advertised, SEED)
+    def direct_to_brokers(self) -> Conformance:
+        """Bypass the fleet, to show that the checks find leaks."""
+        setup = self.brokers.endpoints
+        return Conformance(self.brokers, {None: setup[1]} | dict(setup), self.advertised, SEED)
 
 
 @contextmanager
-def ground(folder: Path, messages: list[Message]) -> Iterator[Ground]:
-    """All of it, for as long as the context lasts."""
+def scripted_setup(folder: Path, messages: list[Message]) -> Iterator[ScriptedSetup]:
+    """Run scripted brokers and a fleet for the duration of the context."""
     hosts = {broker_id: broker_host(broker_id) for broker_id in (1, 2, 3)}
     endpoints = {each: Endpoint(host, free_ports(1, (host,))[0]) for each, host in hosts.items()}
     brokers = Brokers(messages, endpoints)
@@ -59,6 +59,6 @@ def ground(folder: Path, messages: list[Message]) -> Iterator[Ground]:
             for each in endpoints
             if (endpoint := member.endpoint("external", each)) is not None
         }
-        yield Ground(brokers, fleet.bootstrap_endpoint("p1"), advertised)
+        yield ScriptedSetup(brokers, fleet.bootstrap_endpoint("p1"), advertised)
     fleet.remove_data()
     brokers.close()

@@ -1,4 +1,4 @@
-"""Every API and version that Kafka defines through a fleet, both ways, byte for byte but for addresses."""
+"""Every API and version that Kafka defines passes a fleet, both ways, unchanged except for addresses."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fleet.core.model import Endpoint
 from tests.conformance.exchange import (
     API_VERSIONS,
     CLUSTER_ID,
-    LIMIT_S,
     REBOOTSTRAP_REQUIRED,
-    nothing,
+    SOCKET_TIMEOUT_S,
+    empty_message,
     read_frame,
     request_form,
     request_frame,
     response_form,
 )
 from tests.conformance.messages import Form, Maker, Reader, encode
-from tests.conformance.scripted import SEED, Ground, definitions, ground
+from tests.conformance.scripted import SEED, ScriptedSetup, definitions, scripted_setup
 from tools.gen_tables import Message, offered
 
 pytestmark = pytest.mark.size("test")
 
-TIMES = 4
+MESSAGES_PER_VERSION = 4
 WITH_ADDRESSES = {
     *("Metadata", "FindCoordinator", "DescribeCluster", "Produce", "Fetch", "ShareFetch"),
     *("ShareAcknowledge", "DescribeConfigs", "DescribeQuorum"),
@@ -40,9 +40,9 @@ def messages() -> list[Message]:
 
 
 @pytest.fixture(scope="module")
-def there(messages: list[Message], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with ground(tmp_path_factory.mktemp("fleet"), messages) as made:
-        yield made
+def setup(messages: list[Message], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedSetup]:
+    with scripted_setup(tmp_path_factory.mktemp("fleet"), messages) as setup:
+        yield setup
 
 
 def test_messages_are_read_as_they_were_written(messages: list[Message]) -> None:
@@ -55,20 +55,20 @@ def test_messages_are_read_as_they_were_written(messages: list[Message]) -> None
         values = maker.message(form)
         reader = Reader(encode(form, values), unknown=True)
         assert reader.message(form) == values
-        reader.end()
+        reader.check_end()
 
 
-def test_every_version_passes(there: Ground, messages: list[Message]) -> None:
-    outcome = there.through_the_fleet().run(TIMES)
+def test_every_version_passes(setup: ScriptedSetup, messages: list[Message]) -> None:
+    outcome = setup.through_fleet().run(MESSAGES_PER_VERSION)
     assert outcome.differences == []
     assert outcome.leaks == []
     ranges = {each.api_key: offered(each) for each in messages}
     assert outcome.tried == {(key, v) for key, each in ranges.items() for v in range(each.low, each.high + 1)}
 
 
-def test_tagged_fields_that_nobody_knows_pass(there: Ground, messages: list[Message]) -> None:
-    """In requests and responses, in headers and in every struct; also with the numbers that padding has."""
-    conformance = there.through_the_fleet(unknown=0.5)
+def test_tagged_fields_that_nobody_knows_pass(setup: ScriptedSetup, messages: list[Message]) -> None:
+    """In requests and responses, in headers and in every struct, and with the tag numbers of padding."""
+    conformance = setup.through_fleet(unknown=0.5)
     outcome = conformance.run(2)
     assert outcome.differences == []
     assert outcome.leaks == []
@@ -78,35 +78,37 @@ def test_tagged_fields_that_nobody_knows_pass(there: Ground, messages: list[Mess
     assert conformance.maker.made_unknown > 2 * flexible
 
 
-def test_unoffered_version_is_refused(there: Ground) -> None:
-    assert list(there.through_the_fleet().refused()) == []
+def test_unoffered_version_is_refused(setup: ScriptedSetup) -> None:
+    assert list(setup.through_fleet().refused()) == []
 
 
-def test_client_expecting_another_node_must_rebootstrap(there: Ground) -> None:
-    """An identity's port leads to its broker, which says whether it is the expected one (KIP-1242)."""
-    message = there.brokers.messages[API_VERSIONS]
-    found = {}
-    for broker_id, endpoint in there.advertised.items():
-        for cluster_id, node_id in product((CLUSTER_ID, "another", None), (-1, *there.advertised)):
-            with socket.create_connection((endpoint.host, endpoint.port), LIMIT_S) as client:
+def test_client_expecting_another_node_must_rebootstrap(setup: ScriptedSetup) -> None:
+    """An identity's port leads to its broker, which reports whether it is the expected broker (KIP-1242)."""
+    message = setup.brokers.messages[API_VERSIONS]
+    error_codes = {}
+    for broker_id, endpoint in setup.advertised.items():
+        for cluster_id, node_id in product((CLUSTER_ID, "another", None), (-1, *setup.advertised)):
+            with socket.create_connection((endpoint.host, endpoint.port), SOCKET_TIMEOUT_S) as client:
                 form = request_form(message, 5)
-                asked = {**nothing(form), "ClusterId": cluster_id, "NodeId": node_id}
-                client.sendall(request_frame(message, 5, 1, encode(form, asked), client_id=b"a client"))
+                request_values = {**empty_message(form), "ClusterId": cluster_id, "NodeId": node_id}
+                client.sendall(
+                    request_frame(message, 5, 1, encode(form, request_values), client_id=b"a client")
+                )
                 received = read_frame(client)
-            answer = Reader(received[8:]).message(response_form(message, 5))
-            found[broker_id, cluster_id, node_id] = answer["ErrorCode"]
-            assert len(answer["ApiKeys"]) == len(there.brokers.messages)
-    assert found == {
+            response_values = Reader(received[8:]).message(response_form(message, 5))
+            error_codes[broker_id, cluster_id, node_id] = response_values["ErrorCode"]
+            assert len(response_values["ApiKeys"]) == len(setup.brokers.messages)
+    assert error_codes == {
         (broker_id, cluster_id, node_id): 0
         if cluster_id != "another" and node_id in (-1, broker_id)
         else REBOOTSTRAP_REQUIRED
-        for broker_id, cluster_id, node_id in found
+        for broker_id, cluster_id, node_id in error_codes
     }
-    assert len(found) == 3 * 3 * 4
+    assert len(error_codes) == 3 * 3 * 4
 
 
-def test_without_a_fleet_all_of_this_would_be_found(there: Ground) -> None:
-    outcome = there.without_a_fleet().run(TIMES)
+def test_without_a_fleet_all_of_this_would_be_found(setup: ScriptedSetup) -> None:
+    outcome = setup.direct_to_brokers().run(MESSAGES_PER_VERSION)
     assert {each.partition(" ")[0] for each in outcome.leaks} == WITH_ADDRESSES
     assert {each.partition(" ")[0] for each in outcome.differences} >= {*WITH_ADDRESSES, "ApiVersions"}
-    assert len(list(there.without_a_fleet().refused())) > len(WITH_ADDRESSES)
+    assert len(list(setup.direct_to_brokers().refused())) > len(WITH_ADDRESSES)

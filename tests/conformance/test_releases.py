@@ -1,4 +1,4 @@
-"""Brokers of several releases behind a fleet: clients at work, a takeover, and no broker's address."""
+"""Clients at work and a takeover with brokers of several releases, and no broker's address leaks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.harness import (
     ADVERTISED_LIMIT_S,
     COMMITTED_LIMIT_S,
-    at_work,
     await_flow,
+    clients_running,
     under_load,
 )
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conformance.catalogue import CASES, REFUSED
 from tests.conformance.real import Comparison
-from tests.conformance.releases import NEWEST, RELEASES, Site, advertised, cluster, site
+from tests.conformance.releases import NEWEST, RELEASES, ReleaseSetup, advertised, cluster, release_setup
 from tests.integration.clients import LIMIT_S, read_all
 from tests.integration.relay import Recording, leaks, secrets_of
 from tools.bootstrap import OLDER_KAFKAS
@@ -27,43 +27,43 @@ from tools.bootstrap import OLDER_KAFKAS
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
-RECORDS = 300
+RECORD_COUNT = 300
 RATE_PER_S = 60
 
 
-OLDEST = OLDER_KAFKAS[0]
-LONG = pytest.mark.size("test-long")
-older = pytest.mark.parametrize("there", OLDER_KAFKAS, indirect=True)
-"""What other tests do with the newest."""
+OLDEST_RELEASE = OLDER_KAFKAS[0]
+LONG_TEST = pytest.mark.size("test-long")
+older = pytest.mark.parametrize("setup", OLDER_KAFKAS, indirect=True)
+"""The older releases; other tests cover the newest one."""
 
 
 @pytest.fixture(scope="module")
-def there(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Brokers of one release after the other; those of the newest are everybody's."""
+def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReleaseSetup]:
+    """A fleet per release. The newest release uses the brokers that all tests share."""
     folder = tmp_path_factory.mktemp("fleet")
     if request.param == NEWEST:
-        with site(NEWEST, request.getfixturevalue("kafka"), folder) as made:
-            yield made
+        with release_setup(NEWEST, request.getfixturevalue("kafka"), folder) as release:
+            yield release
     else:
         with (
             cluster(request.param, tmp_path_factory.mktemp("kafka")) as kafka,
-            site(request.param, kafka, folder) as made,
+            release_setup(request.param, kafka, folder) as release,
         ):
-            yield made
+            yield release
 
 
 @pytest.fixture(autouse=True)
-def recorded(there: Site) -> Iterator[Recording]:
-    """All that clients receive in the course of one test: the fleet's addresses, and no broker's."""
-    with there.relays.recording() as recording:
+def recorded(setup: ReleaseSetup) -> Iterator[Recording]:
+    """Record what clients receive during a test: the fleet's addresses, and no broker's."""
+    with setup.relays.recording() as recording:
         yield recording
-    assert recording.contains(there.fleet.bootstrap_endpoint("p1").host.encode())
-    assert leaks(secrets_of(there.kafka), recording) == []
+    assert recording.contains(setup.fleet.bootstrap_endpoint("p1").host.encode())
+    assert leaks(secrets_of(setup.kafka), recording) == []
 
 
-def make_topic(there: Site, name: str, partitions: int) -> str:
+def make_topic(setup: ReleaseSetup, name: str, partitions: int) -> str:
     name = f"{name}-{os.getpid()}"
-    admin = AdminClient({"bootstrap.servers": there.fleet.bootstrap()})
+    admin = AdminClient({"bootstrap.servers": setup.fleet.bootstrap()})
     admin.create_topics([NewTopic(name, partitions, 3)])[name].result(LIMIT_S)
     return name
 
@@ -71,72 +71,72 @@ def make_topic(there: Site, name: str, partitions: int) -> str:
 @pytest.mark.proves("librdkafka", "takeover", "Kafka 3.9", "Kafka 4.0")
 @pytest.mark.proves("Java", "takeover", "Kafka 3.9", "Kafka 4.0")
 @pytest.mark.parametrize(
-    "there",
+    "setup",
     [
-        OLDEST,
-        *(pytest.param(each, marks=LONG) for each in OLDER_KAFKAS if each != OLDEST),
+        OLDEST_RELEASE,
+        *(pytest.param(each, marks=LONG_TEST) for each in OLDER_KAFKAS if each != OLDEST_RELEASE),
     ],
     indirect=True,
 )
-def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> None:
-    """Of librdkafka and the newest Java client: idempotent, transactional, in groups of both protocols."""
-    fleet, kafka = there.fleet, there.kafka
-    names = ["java", "transactional", *(["kip848"] if there.has_new_groups else [])]
-    others = [
+def test_a_takeover_loses_nothing_of_any_client(setup: ReleaseSetup, tmp_path: Path) -> None:
+    """librdkafka and the newest Java client: idempotent, transactional, in groups of both protocols."""
+    fleet, kafka = setup.fleet, setup.kafka
+    names = ["java", "transactional", *(["kip848"] if setup.has_new_groups else [])]
+    clients = [
         Client(
             name,
             fleet.bootstrap(),
-            make_topic(there, name, PARTITIONS),
+            make_topic(setup, name, PARTITIONS),
             tmp_path / name,
             rate_per_s=RATE_PER_S,
         )
         for name in names
     ]
-    topic = make_topic(there, "idempotent", PARTITIONS)
+    topic = make_topic(setup, "idempotent", PARTITIONS)
     with (
-        under_load(fleet, kafka, topic, tmp_path, RATE_PER_S) as scene,
-        at_work(others, kafka, silent=False),
+        under_load(fleet, kafka, topic, tmp_path, RATE_PER_S) as harness,
+        clients_running(clients, kafka, silent=False),
     ):
-        victim = scene.member("leader")
+        victim = harness.member("leader")
         survivors = [each for each in fleet.members if each != victim]
-        assert victim in scene.committed(survivors[0]).values()
-        with scene.closely():
+        assert victim in harness.committed(survivors[0]).values()
+        with harness.probing_closely():
             killed_at_s = fleet.kill(victim)
-            scene.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S)
-            scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S)
-        scene.await_flow()
-        await_flow(others)
+            harness.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S)
+            harness.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S)
+        harness.await_flow()
+        await_flow(clients)
         fleet.start(victim)
         fleet.await_ready(victim)
-        fleet.await_settled(scene.broker_ids)
+        fleet.await_settled(harness.broker_ids)
 
 
 @pytest.mark.proves("Java", "transactions", "Kafka 3.9", "Kafka 4.0")
 @older
-def test_java_commits_transactions_as_the_release_does(there: Site) -> None:
-    """With version 2 each transaction ends an epoch of its producer; before, one lasted for all of them."""
-    topic = make_topic(there, "committed", 12)
-    bootstrap = ("--bootstrap-server", there.fleet.bootstrap())
-    properties = ("--producer-props", f"bootstrap.servers={there.fleet.bootstrap()}")
-    done = there.kafka.tool(
+def test_java_commits_transactions_as_the_release_does(setup: ReleaseSetup) -> None:
+    """With transactions version 2 each transaction ends an epoch of its producer; before, the epoch stays."""
+    topic = make_topic(setup, "committed", 12)
+    bootstrap = ("--bootstrap-server", setup.fleet.bootstrap())
+    properties = ("--producer-props", f"bootstrap.servers={setup.fleet.bootstrap()}")
+    process = setup.kafka.tool(
         PRODUCER,
         *("--topic", topic, "--transactional-id", topic, "--transaction-duration-ms", "200"),
-        *("--num-records", str(RECORDS), "--record-size", "100", "--throughput", "200"),
+        *("--num-records", str(RECORD_COUNT), "--record-size", "100", "--throughput", "200"),
         *properties,
     )
-    assert done.returncode == 0, done.stderr
-    described = there.kafka.tool(TRANSACTIONS, *bootstrap, "describe", "--transactional-id", topic)
+    assert process.returncode == 0, process.stderr
+    described = setup.kafka.tool(TRANSACTIONS, *bootstrap, "describe", "--transactional-id", topic)
     names, values = (line.split("\t") for line in described.stdout.splitlines() if "\t" in line)
     state = {name.strip(): value.strip() for name, value in zip(names, values, strict=False)}
     assert state["TransactionState"] == "CompleteCommit"
-    assert (int(state["ProducerEpoch"]) >= 3) == there.has_transactions_2
+    assert (int(state["ProducerEpoch"]) >= 3) == setup.has_transactions_2
     committed = {"isolation.level": "read_committed"}
-    assert len(read_all(there.fleet.bootstrap(), topic, RECORDS, config=committed)) == RECORDS
+    assert len(read_all(setup.fleet.bootstrap(), topic, RECORD_COUNT, config=committed)) == RECORD_COUNT
 
 
-@pytest.mark.parametrize("there", RELEASES, indirect=True)
-def test_every_answer_means_what_it_means_straight(there: Site) -> None:
-    comparison = Comparison(there.kafka, advertised(there.fleet), CASES)
+@pytest.mark.parametrize("setup", RELEASES, indirect=True)
+def test_every_answer_means_what_it_means_straight(setup: ReleaseSetup) -> None:
+    comparison = Comparison(setup.kafka, advertised(setup.fleet), CASES)
     outcome = comparison.run()
     assert outcome.differences == []
     assert outcome.leaks == []

@@ -18,7 +18,7 @@ from fleet.drills.workload.clients import Workload
 from fleet.drills.workload.history import Event, HistoryWriter, Record
 from tests.chaos.seeded import command, run, workloads
 from tests.chaos.seeded.faults import Done
-from tests.chaos.seeded.run import Ground
+from tests.chaos.seeded.run import SharedServers
 from tests.chaos.seeded.schedule import Fault
 from tests.chaos.seeded.workloads import PARTITIONS
 
@@ -46,9 +46,9 @@ class Stage:
     said: list[str] = field(default_factory=list)
 
     @property
-    def ground(self) -> Ground:
+    def ground(self) -> SharedServers:
         here: Any = self
-        return Ground(here, here, (Endpoint("127.0.0.1", 1),))
+        return SharedServers(here, here, (Endpoint("127.0.0.1", 1),))
 
     # ------------------------------------------------------------------------------- the brokers, the network
 
@@ -158,7 +158,7 @@ def set_up(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(Workload, "stop", lambda workload, *, strict: None)
 
     @asynccontextmanager
-    async def prepare(*_: object) -> AsyncIterator[Ground]:
+    async def prepare(*_: object) -> AsyncIterator[SharedServers]:
         yield stage.ground
 
     monkeypatch.setattr(command, "prepare", prepare)

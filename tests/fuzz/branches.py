@@ -1,4 +1,4 @@
-"""How much of the wire core inputs reach: ``python -m tests.fuzz.branches CORPUS…`` prints it as JSON."""
+"""Measure which branches of the wire core inputs reach: ``python -m tests.fuzz.branches CORPUS…``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 import coverage
 
 WIRE_CORE: Final = ("wire/*.py", "session.py", "stream.py", "rewriter.py", "addresses.py")
-"""Of fleet/proxy: all that looks at bytes of clients and brokers."""
+"""The files of fleet/proxy that parse bytes of clients and brokers."""
 
 
 def measure(inputs: list[bytes]) -> dict[str, object]:
-    """Check them all, and say which share of the branches that took; before anything of it is loaded."""
+    """Check all inputs and return the branches reached. Call it before any of the wire core is imported."""
     assert "fleet.proxy.session" not in sys.modules
     root = Path(__file__).resolve().parents[2] / "fleet" / "proxy"
     measured = coverage.Coverage(

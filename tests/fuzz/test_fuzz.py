@@ -1,4 +1,4 @@
-"""The wire core under a fuzzer for a short while; `make test-long` goes on for ten million inputs."""
+"""The wire core under a fuzzer for a short time; `make test-long` runs ten million inputs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fleet.proxy.wire.addresses import Address
 from fleet.proxy.wire.primitives import classic_string, compact_string
 from fleet.proxy.wire.requests import RESPONSE_LAYOUTS
 from tests.fuzz import target
-from tests.fuzz.corpus import keep, kept
+from tests.fuzz.corpus import read_corpus, write_minimal_corpus
 from tests.fuzz.run import Result, branches, corpora, fuzz
-from tests.fuzz.seeds import REAL, finds, seeds
+from tests.fuzz.seeds import REAL_ENDPOINTS, read_finds, seeds
 from tests.fuzz.target import BROKER, CLIENT, FRAMED, MESSAGES
 
 SEED = 1
-INPUTS = 25_000
-SHORT_PERCENT = 95.0
-"""Of the branches; the seeds alone take 75, with what is kept of ten million inputs it is 96."""
+INPUT_COUNT = 25_000
+MIN_BRANCH_PERCENT = 95.0
+"""Share of the branches. The seeds alone reach 75 %, with the corpus of ten million inputs 96 %."""
 WITH_ADDRESSES = {MESSAGES[api >> 16].name for api in target.WITH_ADDRESSES}
 
 
 def failures(corpus: list[bytes]) -> dict[str, set[str]]:
-    """What went wrong → the APIs whose frames it did with; of responses to requests of one API."""
+    """Map the type of each exception to the APIs whose responses raised it, for requests of one API."""
     found: dict[str, set[str]] = {}
     for data in corpus:
         if data[0] != BROKER | FRAMED:
@@ -37,7 +37,7 @@ def failures(corpus: list[bytes]) -> dict[str, set[str]]:
         try:
             target.check(data)
         except Exception as error:
-            found.setdefault(type(error).__name__, set()).add(MESSAGES[target.asked(number) >> 16].name)
+            found.setdefault(type(error).__name__, set()).add(MESSAGES[target.decode_api(number) >> 16].name)
     return found
 
 
@@ -49,25 +49,25 @@ def corpus() -> list[bytes]:
 def test_seeds_are_of_every_key_and_version_both_ways(corpus: list[bytes]) -> None:
     asked = {struct.unpack_from(">HH", data, 6) for data in corpus if data[0] == CLIENT}
     answers = [data for data in corpus if data[0] == BROKER | FRAMED]
-    answered = {target.asked(*struct.unpack_from(">H", data, 2)) for data in answers}
+    answered = {target.decode_api(*struct.unpack_from(">H", data, 2)) for data in answers}
     assert asked >= {(api >> 16, api & 0xFFFF) for api in RESPONSE_LAYOUTS}
     assert answered >= RESPONSE_LAYOUTS.keys()
 
 
 def test_seeds_former_finds_and_what_is_kept_pass(corpus: list[bytes]) -> None:
-    for data in (*corpus, *finds(), *kept()):
+    for data in (*corpus, *read_finds(), *read_corpus()):
         target.check(data)
 
 
 def test_a_leak_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     def real(_: AddressBook, broker_id: int, __: bytes) -> Address:
-        host, port = REAL[broker_id].host, struct.pack(">i", REAL[broker_id].port)
+        host, port = REAL_ENDPOINTS[broker_id].host, struct.pack(">i", REAL_ENDPOINTS[broker_id].port)
         return Address(compact_string(host) + port, classic_string(host) + port, b"", b"")
 
     monkeypatch.setattr(AddressBook, "lookup", real)
     monkeypatch.setattr(_tables, "carries_address", lambda _: False)
-    monkeypatch.setattr(_tables, "NO_ADDRESS", compact_string(REAL[1].host) + bytes(2))
-    monkeypatch.setattr(target, "DECODED_EVERY", 1)
+    monkeypatch.setattr(_tables, "NO_ADDRESS", compact_string(REAL_ENDPOINTS[1].host) + bytes(2))
+    monkeypatch.setattr(target, "INPUTS_PER_DECODE", 1)
     assert failures(corpus) == {"AssertionError": WITH_ADDRESSES}
 
 
@@ -87,19 +87,19 @@ def test_fuzz_finds_an_unexpected_exception(corpus: list[bytes], monkeypatch: py
     assert failures(corpus)["KeyError"] >= WITH_ADDRESSES - {"DescribeConfigs"}
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there is no atheris for this Python yet")
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="atheris does not support this Python yet")
 @pytest.mark.timeout(3600)
 def test_guided_by_coverage_nothing_is_found(tmp_path: Path) -> None:
-    said: list[str] = []
-    result: Result = fuzz(INPUTS, 2, SEED, tmp_path, said.append)
-    assert result.finds == [], said
-    assert result.inputs >= INPUTS
+    progress: list[str] = []
+    result: Result = fuzz(INPUT_COUNT, 2, SEED, tmp_path, progress.append)
+    assert result.finds == [], progress
+    assert result.inputs >= INPUT_COUNT
     assert result.corpus > 0
     assert result.features > 2_000
-    assert result.branches["percent"] >= SHORT_PERCENT, result.branches
-    assert keep(corpora(tmp_path, 2), tmp_path / "kept.zip") > 1_000
+    assert result.branches["percent"] >= MIN_BRANCH_PERCENT, result.branches
+    assert write_minimal_corpus(corpora(tmp_path, 2), tmp_path / "kept.zip") > 1_000
     fewest = tmp_path / "fewest"
     fewest.mkdir()
-    for number, data in enumerate(kept(tmp_path / "kept.zip")):
+    for number, data in enumerate(read_corpus(tmp_path / "kept.zip")):
         (fewest / str(number)).write_bytes(data)
-    assert branches([fewest])["percent"] >= SHORT_PERCENT
+    assert branches([fewest])["percent"] >= MIN_BRANCH_PERCENT

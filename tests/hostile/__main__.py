@@ -17,36 +17,36 @@ from tests.conftest import broker_host
 from tests.hostile.run import Result, brokers, clients
 
 TOPIC = "hostile"
-SHARE_OF_BROKERS = 10
-"""One connection in so many has a hostile broker, and not a hostile client."""
+CONNECTIONS_PER_HOSTILE_BROKER = 10
+"""One connection in N goes to a hostile broker instead of a hostile client."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--connections", type=click.IntRange(5_000), default=100_000, show_default=True, help="How many."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of what is sent.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of what is sent.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object only.")
 def command(connections: int, seed: int, as_json: bool) -> None:
-    """Attack a running fleet beside a checked workload, and another one from behind.
+    """Attack a running fleet next to a checked workload, and a second fleet from its brokers.
 
-    Exit code 1 where anything is not as it should be.
+    Exit code 1: a check failed.
     """
     result = Result(seed=seed)
-    of_brokers = connections // SHARE_OF_BROKERS
+    broker_connections = connections // CONNECTIONS_PER_HOSTILE_BROKER
     with tempfile.TemporaryDirectory(prefix="fleet-hostile-") as name:
         folder = Path(name)
         with KafkaCluster(3, folder / "kafka", host_of=broker_host) as kafka:
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(60)
-            clients(result, kafka, TOPIC, folder / "clients", connections - of_brokers, seed, say)
-        brokers(result, folder / "brokers", of_brokers, seed, say)
+            clients(result, kafka, TOPIC, folder / "clients", connections - broker_connections, seed, say)
+        brokers(result, folder / "brokers", broker_connections, seed, say)
     if as_json:
         click.echo(json.dumps(asdict(result)))
     else:
         click.echo(
             f"{result.connections} hostile connections, {sum(result.closed.values())} closed by the fleet, "
-            f"{len(result.problems)} problems; the workload stood still for "
+            f"{len(result.problems)} problems; the workload stalled for "
             f"{result.workload['stall_ms']:.0f} ms at most"
         )
     for each in result.problems[:100]:

@@ -1,4 +1,4 @@
-"""Brokers that answer as no broker should, and the fleet in front of them."""
+"""Hostile brokers and the fleet in front of them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from tests.conformance.exchange import Brokers, read_frame, response_form, respo
 from tests.conformance.messages import Maker, encode
 from tests.conftest import broker_host
 from tests.fuzz import target
-from tests.fuzz.target import ASKED, MESSAGES, REAL_HOST
-from tests.hostile.attack import Told
-from tests.hostile.kinds import DEFAULTS
+from tests.fuzz.target import ANSWERED_APIS, MESSAGES, REAL_HOST
+from tests.hostile.attack import ConnectionTally
+from tests.hostile.kinds import DEFAULT_LIMITS
 from tests.property import wire_fleet
 
-LIMIT_S: Final = 60.0
+SOCKET_TIMEOUT_S: Final = 60.0
 METADATA, DESCRIBE_CLUSTER = 3, 60
-_MANY: Final = b"\xff\xff\xff\xff\x07"
-_PLAIN: Final = ("broker: whole", "broker: slowly", "broker: bytewise", "broker: cut_off")
-"""What is well formed, as far as it goes."""
+_HUGE_COUNT: Final = b"\xff\xff\xff\xff\x07"
+_WELL_FORMED_KINDS: Final = ("broker: whole", "broker: slowly", "broker: bytewise", "broker: cut_off")
+"""The kinds of answers that are well formed as far as they come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker sends for a request, before it ends the connection.
+    """What a broker sends for a request before it ends the connection.
 
     Args:
-        pieces: with a pause between each two.
-        reason: as of ``kinds.Script``.
+        pieces: sent with a pause between each two.
+        reason: as in ``kinds.Script``.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Answer:
 
 
 class HostileBrokers(Brokers):
-    """Come up as brokers do, and then answer what they are told to."""
+    """Start as brokers do, and then send the configured answers."""
 
     answers: dict[int, Answer]
 
@@ -75,16 +75,18 @@ class HostileBrokers(Brokers):
                 return
 
 
-class BrokerKinds:
-    """Makes answers; each is judged by a session of this process."""
+class AnswerMaker:
+    """Makes answers. A session of this process decides how each of them must end."""
 
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-        # Of no identity that the fleet serves: it believes brokers where they are, and goes there.
-        strangers = {each: Endpoint(f"{REAL_HOST}-{each}.example", 30_000 + each) for each in range(4, 9)}
-        self._maker = Maker(self._chance, strangers)
+        self._rng = random.Random(seed)
+        # No identity of the fleet is used: the fleet trusts the brokers' addresses and would dial them.
+        foreign_endpoints = {
+            each: Endpoint(f"{REAL_HOST}-{each}.example", 30_000 + each) for each in range(4, 9)
+        }
+        self._maker = Maker(self._rng, foreign_endpoints)
         self._with_addresses = sorted(target.WITH_ADDRESSES)
-        self._kinds = (
+        self._makers = (
             *(self.size_negative, self.size_small, self.oversize, self.unknown_correlation, self.unasked),
             *(self.cut_short, self.varint_endless, self.deep_arrays, self.uneven, self.cut_off),
             *(self.random_bytes, self.http, self.tls, self.slowly, self.whole, self.mutated, self.mutated),
@@ -92,46 +94,48 @@ class BrokerKinds:
         )
 
     def answer(self, number: int, correlation_id: int) -> Answer:
-        return self._kinds[number % len(self._kinds)](correlation_id)
+        return self._makers[number % len(self._makers)](correlation_id)
 
     def size_negative(self, correlation_id: int) -> Answer:
-        head = struct.pack(">ii", -self._chance.randint(1, 2**31), correlation_id)
-        return self._judged("broker: size_negative", self._any(), head + bytes(9), correlation_id)
+        head = struct.pack(">ii", -self._rng.randint(1, 2**31), correlation_id)
+        return self._with_expected_end(
+            "broker: size_negative", self._any_api(), head + bytes(9), correlation_id
+        )
 
     def size_small(self, correlation_id: int) -> Answer:
-        head = struct.pack(">ii", self._chance.randrange(4), correlation_id)
-        return self._judged("broker: size_small", self._any(), head + bytes(9), correlation_id)
+        head = struct.pack(">ii", self._rng.randrange(4), correlation_id)
+        return self._with_expected_end("broker: size_small", self._any_api(), head + bytes(9), correlation_id)
 
     def oversize(self, correlation_id: int) -> Answer:
         head = struct.pack(">ii", 2**31 - 1, correlation_id)
-        return self._judged("broker: oversize", 32 << 16 | 4, head + bytes(99), correlation_id)
+        return self._with_expected_end("broker: oversize", 32 << 16 | 4, head + bytes(99), correlation_id)
 
     def unknown_correlation(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id + 1)
-        return self._judged("broker: unknown_correlation", api, frame, correlation_id)
+        return self._with_expected_end("broker: unknown_correlation", api, frame, correlation_id)
 
     def unasked(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
-        return self._judged("broker: unasked", api, frame + frame, correlation_id)
+        return self._with_expected_end("broker: unasked", api, frame + frame, correlation_id)
 
     def cut_short(self, correlation_id: int) -> Answer:
-        """A frame that says of itself how short it is, and ends inside a field."""
+        """A frame whose size field matches its short length, and which ends inside a field."""
         api, frame = self._valid(correlation_id)
-        cut = frame[: self._chance.randrange(8, len(frame))]
+        cut = frame[: self._rng.randrange(8, len(frame))]
         framed = struct.pack(">i", len(cut) - 4) + cut[4:]
-        return self._judged("broker: cut_short", api, framed, correlation_id)
+        return self._with_expected_end("broker: cut_short", api, framed, correlation_id)
 
     def varint_endless(self, correlation_id: int) -> Answer:
-        api = self._chance.choice([each for each in self._with_addresses if target_is_flexible(each)])
+        api = self._rng.choice([each for each in self._with_addresses if target_is_flexible(each)])
         body = struct.pack(">i", correlation_id) + b"\xff" * 30
         framed = struct.pack(">i", len(body)) + body
-        return self._judged("broker: varint_endless", api, framed, correlation_id)
+        return self._with_expected_end("broker: varint_endless", api, framed, correlation_id)
 
     def deep_arrays(self, correlation_id: int) -> Answer:
-        api = self._chance.choice([each for each in self._with_addresses if target_is_flexible(each)])
-        body = struct.pack(">i", correlation_id) + b"\0" + bytes(4) + _MANY * 40
+        api = self._rng.choice([each for each in self._with_addresses if target_is_flexible(each)])
+        body = struct.pack(">i", correlation_id) + b"\0" + bytes(4) + _HUGE_COUNT * 40
         framed = struct.pack(">i", len(body)) + body
-        return self._judged("broker: deep_arrays", api, framed, correlation_id)
+        return self._with_expected_end("broker: deep_arrays", api, framed, correlation_id)
 
     def uneven(self, correlation_id: int) -> Answer:
         """Node endpoints of Produce that are longer than their field."""
@@ -139,34 +143,38 @@ class BrokerKinds:
         tags = b"\1\0" + bytes((len(node),)) + b"\2" + node
         body = struct.pack(">i", correlation_id) + b"\0\1" + bytes(4) + tags
         framed = struct.pack(">i", len(body)) + body
-        return self._judged("broker: uneven", 10, framed, correlation_id)
+        return self._with_expected_end("broker: uneven", 10, framed, correlation_id)
 
     def cut_off(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
-        cut = frame[: self._chance.randrange(1, len(frame))]
-        return self._judged("broker: cut_off", api, cut, correlation_id)
+        cut = frame[: self._rng.randrange(1, len(frame))]
+        return self._with_expected_end("broker: cut_off", api, cut, correlation_id)
 
     def random_bytes(self, correlation_id: int) -> Answer:
-        sent = self._chance.randbytes(self._chance.randint(8, 400))
-        return self._judged("broker: random_bytes", self._any(), sent, correlation_id)
+        sent = self._rng.randbytes(self._rng.randint(8, 400))
+        return self._with_expected_end("broker: random_bytes", self._any_api(), sent, correlation_id)
 
     def http(self, correlation_id: int) -> Answer:
-        return self._judged("broker: http", self._any(), b"HTTP/1.1 400 Bad Request\r\n\r\n", correlation_id)
+        return self._with_expected_end(
+            "broker: http", self._any_api(), b"HTTP/1.1 400 Bad Request\r\n\r\n", correlation_id
+        )
 
     def tls(self, correlation_id: int) -> Answer:
-        """What a TLS port says to plaintext: an alert. Source: RFC 8446, section 6"""
-        alert = b"\x15\x03\x03\x00\x02\x02" + self._chance.choice((b"\x0a", b"\x32", b"\x46"))
-        return self._judged("broker: tls", self._any(), alert, correlation_id)
+        """The answer of a TLS port to plaintext: an alert. Source: RFC 8446, section 6"""
+        alert = b"\x15\x03\x03\x00\x02\x02" + self._rng.choice((b"\x0a", b"\x32", b"\x46"))
+        return self._with_expected_end("broker: tls", self._any_api(), alert, correlation_id)
 
     def interleaved(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
         _, inner = self._valid(correlation_id)
-        at = self._chance.randrange(8, len(frame) + 1)
-        return self._judged("broker: interleaved", api, frame[:at] + inner + frame[at:], correlation_id)
+        position = self._rng.randrange(8, len(frame) + 1)
+        return self._with_expected_end(
+            "broker: interleaved", api, frame[:position] + inner + frame[position:], correlation_id
+        )
 
     def silent(self, correlation_id: int) -> Answer:
-        """It says nothing for a while, and ends the connection."""
-        return Answer("broker: silent", self._any(), [b"", b""], reason=None, pause_s=0.02)
+        """The broker sends nothing for a while, and ends the connection."""
+        return Answer("broker: silent", self._any_api(), [b"", b""], reason=None, pause_s=0.02)
 
     def bytewise(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
@@ -180,29 +188,29 @@ class BrokerKinds:
 
     def whole(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
-        return self._judged("broker: whole", api, frame, correlation_id)
+        return self._with_expected_end("broker: whole", api, frame, correlation_id)
 
     def mutated(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
-        while api >> 16 in (METADATA, DESCRIBE_CLUSTER):  # which may say then that broker 1 is elsewhere
+        while api >> 16 in (METADATA, DESCRIBE_CLUSTER):  # a mutation might move broker 1 elsewhere
             api, frame = self._valid(correlation_id)
         mutable = bytearray(frame)
-        for _ in range(self._chance.randint(1, 4)):
-            mutable[self._chance.randrange(len(mutable))] = self._chance.choice((0, 1, 0x7F, 0x80, 0xFF))
-        return self._judged("broker: mutated", api, bytes(mutable), correlation_id)
+        for _ in range(self._rng.randint(1, 4)):
+            mutable[self._rng.randrange(len(mutable))] = self._rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        return self._with_expected_end("broker: mutated", api, bytes(mutable), correlation_id)
 
-    def _any(self) -> int:
-        return self._chance.choice(ASKED[:-1])
+    def _any_api(self) -> int:
+        return self._rng.choice(ANSWERED_APIS[:-1])
 
     def _valid(self, correlation_id: int) -> tuple[int, bytes]:
-        api = self._chance.choice(self._with_addresses if self._chance.random() < 0.7 else ASKED[:-1])
+        api = self._rng.choice(self._with_addresses if self._rng.random() < 0.7 else ANSWERED_APIS[:-1])
         message, version = MESSAGES[api >> 16], api & 0xFFFF
         form = response_form(message, version)
         return api, response_frame(message, version, correlation_id, encode(form, self._maker.message(form)))
 
-    def _judged(self, kind: str, api: int, sent: bytes, correlation_id: int) -> Answer:
-        play = target.new_play(DEFAULTS)
-        play.client(target.asking(api, correlation_id))
+    def _with_expected_end(self, kind: str, api: int, sent: bytes, correlation_id: int) -> Answer:
+        play = target.new_play(DEFAULT_LIMITS)
+        play.client(target.make_request(api, correlation_id))
         reason = None
         try:
             play.broker(sent)
@@ -210,7 +218,7 @@ class BrokerKinds:
             reason = error.reason
         else:
             if play.broker_rest or play.session.in_response:
-                reason = "truncated"  # for the broker ends it then
+                reason = "truncated"  # the broker ends the connection at this point
         return Answer(kind, api, [sent], reason)
 
 
@@ -219,67 +227,67 @@ def target_is_flexible(api: int) -> bool:
 
 
 @dataclass
-class HostileGround:
-    """Hostile brokers, a fleet of one member in front of them, and a client that is not to notice.
+class HostileBrokerFleet:
+    """Hostile brokers, a fleet of one member in front of them, and a client that must not be disturbed.
 
-    Args: unanswered: how often another client was not answered.
+    Args: answered: number of answers to the undisturbed client.
     """
 
     brokers: HostileBrokers
     fleet: LocalFleet
     ports: list[Endpoint]
-    told: Told = field(default_factory=Told)
+    tally: ConnectionTally = field(default_factory=ConnectionTally)
     answered: int = 0
 
     def run(self, numbers: range, seed: int) -> None:
-        """Ask so many questions that are answered by hostile brokers, each on a connection of its own."""
-        kinds = BrokerKinds(seed)
-        chance = random.Random(seed)
-        with socket.create_connection(_address(self.ports[0]), LIMIT_S) as other:
+        """Send a request for each number, each on its own connection, and let a hostile broker answer."""
+        kinds = AnswerMaker(seed)
+        rng = random.Random(seed)
+        with socket.create_connection(_address(self.ports[0]), SOCKET_TIMEOUT_S) as undisturbed_client:
             for number in numbers:
                 correlation_id = number + 1_000
                 answer = kinds.answer(number, correlation_id)
                 self.brokers.answers[correlation_id] = answer
-                at = chance.choice(self.ports)
-                self._ask(answer, correlation_id, at)
+                endpoint = rng.choice(self.ports)
+                self._send_request(answer, correlation_id, endpoint)
                 if number % 20 == 0:
-                    self._be_served(other, number)
+                    self._check_undisturbed_client(undisturbed_client, number)
                 del self.brokers.answers[correlation_id]
 
-    def _ask(self, answer: Answer, correlation_id: int, at: Endpoint) -> None:
-        told = self.told
-        told.kinds[answer.kind] += 1
+    def _send_request(self, answer: Answer, correlation_id: int, endpoint: Endpoint) -> None:
+        tally = self.tally
+        tally.kinds[answer.kind] += 1
         if answer.reason is not None:
-            told.expected[answer.reason] += 1
+            tally.expected[answer.reason] += 1
         received = b""
         try:
-            with socket.create_connection(_address(at), LIMIT_S) as client:
-                client.sendall(target.asking(answer.api, correlation_id))
+            with socket.create_connection(_address(endpoint), SOCKET_TIMEOUT_S) as client:
+                client.sendall(target.make_request(answer.api, correlation_id))
                 with suppress(ConnectionResetError):
                     while more := client.recv(1 << 16):
                         received += more
         except OSError as error:
-            told.problems.append(f"{answer.kind}: {error!r}")
-        if answer.kind in _PLAIN and (
+            tally.problems.append(f"{answer.kind}: {error!r}")
+        if answer.kind in _WELL_FORMED_KINDS and (
             REAL_HOST.encode() in received
             and answer.api in target.WITH_ADDRESSES
             and MESSAGES[answer.api >> 16].name != "DescribeConfigs"
         ):
-            told.problems.append(f"{answer.kind}: a real address in the answer to {answer.api:x}")
+            tally.problems.append(f"{answer.kind}: a real address in the response to {answer.api:x}")
 
-    def _be_served(self, other: socket.socket, number: int) -> None:
-        """Another client's connection goes on."""
+    def _check_undisturbed_client(self, undisturbed_client: socket.socket, number: int) -> None:
+        """Check that another client's connection still works."""
         frame = wire_fleet.request(METADATA, 1, number, bytes(4), client_id=b"other")
-        other.sendall(frame)
-        response = read_frame(other)
+        undisturbed_client.sendall(frame)
+        response = read_frame(undisturbed_client)
         if response[4:8] != struct.pack(">i", number):
-            self.told.problems.append(f"another client was answered {response[:20]!r}")
+            self.tally.problems.append(f"another client received {response[:20]!r}")
         self.answered += 1
 
 
 @contextmanager
-def hostile_ground(folder: Path) -> Iterator[HostileGround]:
-    """All of it, for as long as the context lasts."""
+def hostile_broker_fleet(folder: Path) -> Iterator[HostileBrokerFleet]:
+    """Run hostile brokers and a fleet for the duration of the context."""
     hosts = {broker_id: broker_host(broker_id) for broker_id in (1, 2, 3)}
     endpoints = {each: Endpoint(host, free_ports(1, (host,))[0]) for each, host in hosts.items()}
     brokers = HostileBrokers(endpoints)
@@ -289,7 +297,7 @@ def hostile_ground(folder: Path) -> Iterator[HostileGround]:
         member = fleet.settings.member("p1").advertised(fleet.settings)
         identities = (member.endpoint("external", each) for each in endpoints)
         ports = [fleet.bootstrap_endpoint("p1"), *(each for each in identities if each is not None)]
-        yield HostileGround(brokers, fleet, ports)
+        yield HostileBrokerFleet(brokers, fleet, ports)
     fleet.remove_data()
     brokers.close()
 

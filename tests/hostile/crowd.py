@@ -1,7 +1,7 @@
-"""Many connections from one process, which together send a fixed number of bytes per second.
+"""Many connections of one process, which together send a fixed number of bytes per second.
 
-A crowd plays one part on each connection, and again on a new connection where the fleet has ended the last.
-What its parts say is in `tests.hostile.strangers` and `tests.hostile.twins`.
+A crowd plays one part on each connection. When the fleet ends a connection, the part restarts on a new one.
+The parts are in `tests.hostile.strangers` and `tests.hostile.twins`.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Final, Literal, TypeAlias
 
 from fleet.core.model import Endpoint
 
-SOURCE: Final = "127.9.9.9"
-"""Where crowds connect from: members and the observers of a run are other sources."""
-OPENING_BYTES: Final = 40
-"""What a new connection takes of its purse, as its SYN has: opening is sending, too."""
-CONNECT_LIMIT_S: Final = 10.0
+CROWD_SOURCE_HOST: Final = "127.9.9.9"
+"""The source address of crowds. Members and observers use other sources."""
+OPENING_COST_BYTES: Final = 40
+"""The share of a new connection in the byte budget, for its SYN: opening a connection is sending, too."""
+CONNECT_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.5
 SMALL_WINDOW_BYTES: Final = 4096
 SMALL_SEGMENT_BYTES: Final = 1460
-"""With both, the kernels of this machine hold 74 KB between a member and a client that does not read, as on a
-real network. Without, they hold 2.8 MB. Measured."""
+"""With both limits the kernel holds 74 KB between a member and a client that does not read, as on a real
+network. Without the limits it holds 2.8 MB (measured)."""
 
 Port: TypeAlias = Literal["bootstrap", "broker", "tls", "admin", "peer"]
 
 
-class Purse:
-    """The bytes that a connection may send now: its rate, and what it did not use before.
+class ByteBudget:
+    """The bytes that a connection may send now: its rate and the unused rest.
 
     Args:
-        bytes_per_s: its rate.
-        delay_s: the time before its first second.
+        bytes_per_s: the rate.
+        delay_s: the delay before the first second.
     """
 
     def __init__(self, bytes_per_s: float, delay_s: float) -> None:
         self.bytes_per_s = bytes_per_s
         self._due_s = asyncio.get_running_loop().time() + delay_s
 
-    async def pay(self, size_bytes: int) -> None:
-        """Wait until there is enough."""
+    async def spend(self, size_bytes: int) -> None:
+        """Wait until the budget allows the bytes."""
         self._due_s += size_bytes / self.bytes_per_s
         await asyncio.sleep(max(0.0, self._due_s - asyncio.get_running_loop().time()))
 
 
 @dataclass
-class Sums:
-    """What a crowd has done so far.
+class CrowdTotals:
+    """The activity of a crowd so far.
 
-    Args: failed: openings that nobody took in time.
+    Args: failed: connections that were not accepted in time.
     """
 
     opened: Counter[str] = field(default_factory=Counter)
@@ -63,74 +63,77 @@ class Sums:
     sent_bytes: int = 0
 
 
-class Line:
+class CrowdConnection:
     """One connection of a crowd.
 
     Args:
-        number: of its place in the crowd.
-        chance: of this place.
+        number: number of its slot in the crowd.
+        rng: random generator of the slot.
     """
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        purse: Purse,
-        sums: Sums,
+        budget: ByteBudget,
+        totals: CrowdTotals,
         number: int,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._purse, self._sums = purse, sums
+        self._budget, self._totals = budget, totals
         self.number = number
-        self.chance = chance
+        self.rng = rng
 
     @property
     def bytes_per_s(self) -> float:
-        return self._purse.bytes_per_s
+        return self._budget.bytes_per_s
 
     async def send(self, data: bytes, *, free: bool = False) -> None:
-        """Send when the purse has enough, and the other side reads. Raises: ConnectionError"""
+        """Send when the budget allows it and the other side reads.
+
+        Raises: ConnectionError: the fleet closed it.
+        """
         if not free:
-            await self._purse.pay(len(data))
-            self._sums.sent_bytes += len(data)
+            await self._budget.spend(len(data))
+            self._totals.sent_bytes += len(data)
         if self._writer.transport.is_closing():
             raise ConnectionResetError
         self._writer.write(data)
         await self._writer.drain()
 
     async def drip(self, data: bytes) -> None:
-        """Send one byte a segment."""
+        """Send one byte per segment."""
         for each in data:
             await self.send(bytes((each,)))
 
-    def read_no_more(self) -> None:
+    def stop_reading(self) -> None:
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     async def read(self, size_bytes: int) -> bytes:
         """Raises: IncompleteReadError, ConnectionError."""
         return await self._reader.readexactly(size_bytes)
 
-    async def some(self) -> bytes:
-        """What has come, once there is something. Raises: EOFError: there is nothing more."""
+    async def read_available(self) -> bytes:
+        """Return the next data received. Raises: EOFError: the other side has ended the connection."""
         data = await self._reader.read(1 << 16)
         if not data:
             raise EOFError
         return data
 
-    async def answer(self) -> bytes:
-        """The next Kafka response, from its correlation id on."""
+    async def read_response(self) -> bytes:
+        """Return the next Kafka response, from its correlation id on."""
         (size,) = struct.unpack(">i", await self.read(4))
         return await self.read(size)
 
-    async def head(self) -> bytes:
-        """The head of the next HTTP answer, and its body of a length that it says."""
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        _, found, rest = head.lower().partition(b"content-length:")
-        return head + (await self.read(int(rest.split(b"\r\n")[0])) if found else b"")
+    async def read_http_head(self) -> bytes:
+        """Return the head of the next HTTP response, and the body if the head has a length."""
+        read_http_head = await self._reader.readuntil(b"\r\n\r\n")
+        _, has_length, rest = read_http_head.lower().partition(b"content-length:")
+        return read_http_head + (await self.read(int(rest.split(b"\r\n")[0])) if has_length else b"")
 
-    async def ended(self) -> None:
-        """Read until the other side ends it."""
+    async def read_to_end(self) -> None:
+        """Read until the other side ends the connection."""
         while await self._reader.read(1 << 16):
             pass
 
@@ -138,7 +141,7 @@ class Line:
         self._writer.transport.abort()
 
 
-Play: TypeAlias = Callable[[Line], Awaitable[None]]
+Play: TypeAlias = Callable[[CrowdConnection], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +149,10 @@ class Part:
     """What one connection does.
 
     Args:
-        play: returns, or raises OSError or EOFError, where it is to begin again on a new connection.
-        floods: whether it sends whatever it may; others hold what they have.
-        reads_little: whether its kernel is to take little, too.
-        speaks_tls: whether TLS is spoken below it.
+        play: returns, or raises OSError or EOFError, to start again on a new connection.
+        floods: whether it sends as much as it may; other parts hold what they have.
+        reads_little: whether its kernel has small receive buffers.
+        speaks_tls: whether the connection uses TLS.
     """
 
     name: str
@@ -165,9 +168,9 @@ class Crowd:
 
     Args:
         parts: one for each connection.
-        ports: where each kind of port is.
-        bytes_per_s: for all connections together. Those that flood share it evenly.
-        seed: decides on when each begins, and what it chooses.
+        ports: the endpoint of each kind of port.
+        bytes_per_s: rate of all connections together; the flooding ones share it evenly.
+        seed: seed of when each connection starts, and of its choices.
     """
 
     def __init__(
@@ -179,14 +182,14 @@ class Crowd:
     ) -> None:
         self._parts, self._ports, self._seed = parts, ports, seed
         self._rate = bytes_per_s / max(1, sum(each.floods for each in parts))
-        self._spoken = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._spoken.check_hostname = False
-        self._spoken.verify_mode = ssl.CERT_NONE
-        self.sums = Sums()
+        self._client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._client_context.check_hostname = False
+        self._client_context.verify_mode = ssl.CERT_NONE
+        self.totals = CrowdTotals()
         self.open = 0
 
     async def run(self, seconds: float, begin_within_s: float) -> None:
-        """Play for so long, and then cut all connections at once."""
+        """Play for a number of seconds, and then cut all connections at once."""
         if not self._parts:
             await asyncio.sleep(seconds)
             return
@@ -202,32 +205,32 @@ class Crowd:
             each.result()
 
     async def _repeat(self, number: int, part: Part, begin_within_s: float) -> None:
-        chance = random.Random(f"{self._seed}-{number}")
-        delay_s = chance.random() * begin_within_s
-        purse = Purse(self._rate, delay_s)
+        rng = random.Random(f"{self._seed}-{number}")
+        delay_s = rng.random() * begin_within_s
+        budget = ByteBudget(self._rate, delay_s)
         await asyncio.sleep(delay_s)
         while True:
-            await purse.pay(OPENING_BYTES)
-            self.sums.sent_bytes += OPENING_BYTES
+            await budget.spend(OPENING_COST_BYTES)
+            self.totals.sent_bytes += OPENING_COST_BYTES
             try:
-                async with asyncio.timeout(CONNECT_LIMIT_S):
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     reader, writer = await self._connect(part)
             except (OSError, TimeoutError):
-                self.sums.failed += 1
+                self.totals.failed += 1
                 await asyncio.sleep(RETRY_S)
                 continue
-            self.sums.opened[part.name] += 1
+            self.totals.opened[part.name] += 1
             self.open += 1
-            line = Line(reader, writer, purse, self.sums, number, chance)
+            connection = CrowdConnection(reader, writer, budget, self.totals, number, rng)
             try:
                 with suppress(OSError, EOFError, asyncio.LimitOverrunError):
-                    await part.play(line)
+                    await part.play(connection)
             finally:
                 self.open -= 1
-                line.abort()
+                connection.abort()
 
     async def _connect(self, part: Part) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        at = self._ports[part.port]
+        endpoint = self._ports[part.port]
         sock = socket.socket()
         try:
             sock.setblocking(False)
@@ -235,10 +238,12 @@ class Crowd:
             if part.reads_little:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_WINDOW_BYTES)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT_BYTES)
-            sock.bind((SOURCE, 0))
-            await asyncio.get_running_loop().sock_connect(sock, (at.host, at.port))
+            sock.bind((CROWD_SOURCE_HOST, 0))
+            await asyncio.get_running_loop().sock_connect(sock, (endpoint.host, endpoint.port))
             if part.speaks_tls:
-                return await asyncio.open_connection(sock=sock, ssl=self._spoken, server_hostname=at.host)
+                return await asyncio.open_connection(
+                    sock=sock, ssl=self._client_context, server_hostname=endpoint.host
+                )
             return await asyncio.open_connection(sock=sock)
         except BaseException:
             sock.close()

@@ -1,6 +1,6 @@
-"""What hostile clients do, and how it ends: by hand where that is known, else as a session here says.
+"""What hostile clients do, and how their connections end: known for some kinds, else found by a session.
 
-Seeded: the same seed makes the same scripts.
+The same seed makes the same scripts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tests.property import wire_fleet
 
 FIRST_REQUEST, REQUEST = "first_request_timeout_s", "request_timeout_s"
 TIME_LIMITS: Final = {FIRST_REQUEST: 5.0, REQUEST: 5.0}
-"""What the fleets under attack are configured with."""
+"""The time limits of the fleets under attack."""
 METADATA: Final = 3
-LONGEST_BYTES: Final = 20_000
-DEFAULTS: Final = Limits()
+MAX_BODY_BYTES: Final = 20_000
+DEFAULT_LIMITS: Final = Limits()
 
 CHANGES_CLUSTER: Final = frozenset(
     {
@@ -38,10 +38,10 @@ CHANGES_CLUSTER: Final = frozenset(
         *("CreateAcls", "DeleteAcls", "AlterUserScramCredentials", "AssignReplicasToDirs", "UpdateRaftVoter"),
     }
 )
-"""What is cut short before brokers get it: the workload lives with them, and Metadata makes topics."""
+"""Requests to cut short: the workload shares the cluster, and Metadata makes topics."""
 
 Then = Literal["wait", "end", "reset", "answer"]
-"""What the client does in the end: wait for the fleet's end, end its own sending, cut off, read an answer."""
+"""How the client ends: wait for the fleet to close, half-close, reset, or read an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,10 @@ class Script:
     """One connection.
 
     Args:
-        chunks: what is sent, with a pause between each two.
-        then: what is done after that.
-        reason: under which the fleet counts that it closes the connection; None where it is not the fleet
-            that ends it.
-        port: "plaintext", or of a TLS listener: "tls" without, "tls_spoken" with speaking it.
+        chunks: sent with a pause between each two.
+        then: how the client ends.
+        reason: the reason that the fleet counts when it closes the connection; None if the fleet does not.
+        port: "plaintext", or a TLS listener: "tls" for bytes without TLS, "tls_spoken" for TLS.
     """
 
     kind: str
@@ -64,20 +63,20 @@ class Script:
     pause_s: float = 0.0
 
     @property
-    def lasts(self) -> bool:
-        """Whether it takes its time."""
+    def is_long(self) -> bool:
+        """Whether the script takes long."""
         return self.reason in TIME_LIMITS or self.pause_s > 0 or self.kind == "tls_silent"
 
 
-class Kinds:
+class ScriptMaker:
     """Makes scripts.
 
-    Args: seed: decides.
+    Args: seed: seed of all choices.
     """
 
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-        self._maker = Maker(self._chance, {1: Endpoint("broker-1.example", 9092)})
+        self._rng = random.Random(seed)
+        self._maker = Maker(self._rng, {1: Endpoint("broker-1.example", 9092)})
         self._apis = sorted(RESPONSE_LAYOUTS)
         self._next_api = 0
         self._quick: list[Callable[[], Script]] = [
@@ -89,12 +88,12 @@ class Kinds:
             *(self.plaintext_to_tls, self.http_to_tls, self.tls_truncated, self.garbage_in_tls),
         ]
         self._slow: list[Callable[[], Script]] = [
-            *(self.silent, self.begun, self.slow_writer, self.slow_garbage, self.acks_0_flood),
+            *(self.silent, self.begun_request, self.slow_writer, self.slow_garbage, self.acks_0_flood),
             self.tls_silent,
         ]
 
     def script(self, number: int) -> Script:
-        """The next one; one in twenty takes its time."""
+        """Make the script of a number. One in twenty takes long."""
         if number % 20 == 19:
             return self._slow[number // 20 % len(self._slow)]()
         return self._quick[number % len(self._quick)]()
@@ -102,73 +101,73 @@ class Kinds:
     # ---- one kind each
 
     def size_negative(self) -> Script:
-        head = struct.pack(">i", -self._chance.choice((1, 2, 2**31, self._chance.randint(1, 2**31))))
-        return Script("size_negative", [head + self._junk(14, 60)], "wait", "malformed")
+        head = struct.pack(">i", -self._rng.choice((1, 2, 2**31, self._rng.randint(1, 2**31))))
+        return Script("size_negative", [head + self._random_bytes(14, 60)], "wait", "malformed")
 
     def size_small(self) -> Script:
-        head = struct.pack(">i", self._chance.randrange(10))
-        return Script("size_small", [head + self._junk(14, 60)], "wait", "malformed")
+        head = struct.pack(">i", self._rng.randrange(10))
+        return Script("size_small", [head + self._random_bytes(14, 60)], "wait", "malformed")
 
     def size_huge(self) -> Script:
-        head = struct.pack(">i", self._chance.randint(DEFAULTS.max_request_bytes + 1, 2**31 - 1))
-        return Script("size_huge", [head + self._junk(14, 60)], "wait", "oversize")
+        head = struct.pack(">i", self._rng.randint(DEFAULT_LIMITS.max_request_bytes + 1, 2**31 - 1))
+        return Script("size_huge", [head + self._random_bytes(14, 60)], "wait", "oversize")
 
     def client_id_negative(self) -> Script:
         frame = bytearray(self._valid()[1])
-        struct.pack_into(">h", frame, 12, -self._chance.randint(2, 2**15))
+        struct.pack_into(">h", frame, 12, -self._rng.randint(2, 2**15))
         return Script("client_id_negative", [bytes(frame)], "wait", "malformed")
 
     def client_id_long(self) -> Script:
-        frame = bytearray(wire_fleet.request(METADATA, 12, 1, self._junk(1, 40)))
-        struct.pack_into(">h", frame, 12, self._chance.randint(len(frame), 2**15 - 1))
+        frame = bytearray(wire_fleet.request(METADATA, 12, 1, self._random_bytes(1, 40)))
+        struct.pack_into(">h", frame, 12, self._rng.randint(len(frame), 2**15 - 1))
         return Script("client_id_long", [bytes(frame)], "wait", "malformed")
 
     def varint_endless(self) -> Script:
-        frame = wire_fleet.request(PRODUCE, self._chance.choice((9, 11, 13)), 1, b"\xff" * 12)
+        frame = wire_fleet.request(PRODUCE, self._rng.choice((9, 11, 13)), 1, b"\xff" * 12)
         return Script("varint_endless", [frame], "wait", "malformed")
 
     def unknown_api(self) -> Script:
-        key = self._chance.choice((-1, 999, max(APIS) + 1, 2**15 - 1))
+        key = self._rng.choice((-1, 999, max(APIS) + 1, 2**15 - 1))
         return Script("unknown_api", [wire_fleet.request(key, 0, 1, bytes(8))], "wait", "unsupported_version")
 
     def unknown_version(self) -> Script:
-        key = self._chance.choice([each for each in APIS if each != API_VERSIONS])
-        version = self._chance.randint(APIS[key].max_version + 1, 2**15 - 1)
+        key = self._rng.choice([each for each in APIS if each != API_VERSIONS])
+        version = self._rng.randint(APIS[key].max_version + 1, 2**15 - 1)
         frame = wire_fleet.request(key, version, 1, bytes(8))
         return Script("unknown_version", [frame], "wait", "unsupported_version")
 
     def http(self) -> Script:
-        verb = self._chance.choice(("GET", "POST", "CONNECT", "OPTIONS"))
-        text = f"{verb} /{self._junk(1, 9).hex()} HTTP/1.1\r\nHost: kafka\r\n\r\n"
+        verb = self._rng.choice(("GET", "POST", "CONNECT", "OPTIONS"))
+        text = f"{verb} /{self._random_bytes(1, 9).hex()} HTTP/1.1\r\nHost: kafka\r\n\r\n"
         return Script("http", [text.encode()], "wait", "oversize")
 
     def tls_hello(self) -> Script:
         return Script("tls_to_plaintext", [client_hello()], "wait", "oversize")
 
     def random_bytes(self) -> Script:
-        return self._judged("random_bytes", self._junk(1, 400))
+        return self._with_expected_end("random_bytes", self._random_bytes(1, 400))
 
     def truncated(self) -> Script:
-        """The rest of a request does not come, and the client ends its sending."""
+        """The rest of a request does not come, and the client half-closes."""
         frame = wire_fleet.request(METADATA, 12, 1, b"\1\0\0\0")
-        cut = self._chance.randrange(1, len(frame))
+        cut = self._rng.randrange(1, len(frame))
         return Script("truncated", [frame[:cut]], "end", "truncated")
 
     def interleaved(self) -> Script:
-        outer, inner = wire_fleet.request(METADATA, 12, 1, self._junk(20, 60)), self._valid()[1]
-        at = self._chance.randrange(14, len(outer))
-        return self._judged("interleaved", outer[:at] + inner + outer[at:])
+        outer, inner = wire_fleet.request(METADATA, 12, 1, self._random_bytes(20, 60)), self._valid()[1]
+        position = self._rng.randrange(14, len(outer))
+        return self._with_expected_end("interleaved", outer[:position] + inner + outer[position:])
 
     def unknown_tags(self) -> Script:
-        """As a later Kafka may send them: the request is answered."""
+        """Tags as a later Kafka may send them: the fleet answers the request."""
         tags = b"\2\x63\3xyz\x7f\0"
         body = tags + b"\4lib\2" + b"1" + tags
         return Script("unknown_tags", [wire_fleet.request(API_VERSIONS, 3, 1, body)], "answer", None)
 
     def deep_arrays(self) -> Script:
-        """What brokers make of it is theirs."""
-        many = b"\xff\xff\xff\xff\x07"
-        frame = wire_fleet.request(1, 13, 1, b"\0" + bytes(21) + many + bytes(16) + many * 9)
+        """The fleet forwards the request; the broker rejects it."""
+        huge_count = b"\xff\xff\xff\xff\x07"
+        frame = wire_fleet.request(1, 13, 1, b"\0" + bytes(21) + huge_count + bytes(16) + huge_count * 9)
         return Script("deep_arrays", [frame], "wait", None)
 
     def reset(self) -> Script:
@@ -176,36 +175,36 @@ class Kinds:
 
     def reset_inside(self) -> Script:
         frame = wire_fleet.request(METADATA, 12, 1, b"\1\0\0\0")
-        return Script("reset_inside", [frame[: self._chance.randrange(1, len(frame))]], "reset", None)
+        return Script("reset_inside", [frame[: self._rng.randrange(1, len(frame))]], "reset", None)
 
     def half_closed(self) -> Script:
         return Script("half_closed", [wire_fleet.request(METADATA, 12, 1, b"\1\0\0\0")], "end", None)
 
     def tokens(self) -> Script:
-        """Frames without a header are expected after version 0 alone, which is refused."""
-        mechanism = self._chance.choice((b"PLAIN", b"SCRAM-SHA-512", b"GSSAPI"))
+        """The fleet expects frames without a header only after version 0, which it refuses."""
+        mechanism = self._rng.choice((b"PLAIN", b"SCRAM-SHA-512", b"GSSAPI"))
         name = struct.pack(">h", len(mechanism)) + mechanism
         token = struct.pack(">i", 5) + b"token"
         sent = wire_fleet.request(SASL_HANDSHAKE, 0, 1, name) + token * 2
         return Script("tokens", [sent], "wait", "unsupported_version")
 
     def mutated(self) -> Script:
-        """A valid frame of the next key and version, with something else in it."""
+        """A valid frame of the next key and version, with some bytes changed."""
         api, frame = self._valid()
         mutable = bytearray(frame)
         cut_short = MESSAGES[api >> 16].name in CHANGES_CLUSTER
         if cut_short:
             body_at = 14 + 11
-            mutable = mutable[: self._chance.randrange(body_at, max(body_at + 1, len(mutable) - 1))]
+            mutable = mutable[: self._rng.randrange(body_at, max(body_at + 1, len(mutable) - 1))]
             struct.pack_into(">i", mutable, 0, len(mutable) - 4)
-        for _ in range(self._chance.randint(1, 4)):
-            # In the head of a frame that would change something, no other API may be put.
-            at = self._chance.randrange(12 if cut_short else 8, len(mutable))
-            mutable[at] = self._chance.choice((0, 1, 0x7F, 0x80, 0xFF, self._chance.randrange(256)))
-        if self._chance.random() < 0.3:
-            claimed = max(-1, len(mutable) - 4 + self._chance.choice((-9, -1, 1, 9, 1000)))
+        for _ in range(self._rng.randint(1, 4)):
+            # The head of a frame that would change something must keep its API key.
+            position = self._rng.randrange(12 if cut_short else 8, len(mutable))
+            mutable[position] = self._rng.choice((0, 1, 0x7F, 0x80, 0xFF, self._rng.randrange(256)))
+        if self._rng.random() < 0.3:
+            claimed = max(-1, len(mutable) - 4 + self._rng.choice((-9, -1, 1, 9, 1000)))
             struct.pack_into(">i", mutable, 0, claimed)
-        return self._judged("mutated", bytes(mutable))
+        return self._with_expected_end("mutated", bytes(mutable))
 
     def plaintext_to_tls(self) -> Script:
         return Script("plaintext_to_tls", [wire_fleet.request(METADATA, 12, 1)], "wait", "handshake", "tls")
@@ -215,19 +214,19 @@ class Kinds:
 
     def tls_truncated(self) -> Script:
         hello = client_hello()
-        cut = hello[: self._chance.randrange(6, len(hello) - 1)]
+        cut = hello[: self._rng.randrange(6, len(hello) - 1)]
         return Script("tls_truncated", [cut], "end", "handshake", "tls")
 
     def garbage_in_tls(self) -> Script:
-        sent = struct.pack(">i", -1) + self._junk(14, 60)
+        sent = struct.pack(">i", -1) + self._random_bytes(14, 60)
         return Script("garbage_in_tls", [sent], "wait", "malformed", "tls_spoken")
 
     def silent(self) -> Script:
         return Script("silent", [], "wait", FIRST_REQUEST)
 
-    def begun(self) -> Script:
+    def begun_request(self) -> Script:
         frame = wire_fleet.request(METADATA, 12, 1, b"\1\0\0\0")
-        return Script("begun", [frame[: self._chance.randrange(20, len(frame))]], "wait", REQUEST)
+        return Script("begun", [frame[: self._rng.randrange(20, len(frame))]], "wait", REQUEST)
 
     def slow_writer(self) -> Script:
         frame = wire_fleet.request(API_VERSIONS, 0, 1)
@@ -239,53 +238,56 @@ class Kinds:
         return Script("slow_garbage", chunks, "wait", "malformed", pause_s=0.005)
 
     def acks_0_flood(self) -> Script:
-        """Produce without topics, which nobody answers, as much as a client can send."""
+        """As many Produce requests without topics and responses as a client can send."""
         frame = wire_fleet.request(PRODUCE, 7, 1, struct.pack(">hhii", -1, 0, 30_000, 0))
-        flood = frame * (self._chance.choice((16, 64, 256)) * 1024 // len(frame))
-        return Script("acks_0_flood", [flood] * 4, self._chance.choice(("end", "reset")), None, pause_s=0.001)
+        flood = frame * (self._rng.choice((16, 64, 256)) * 1024 // len(frame))
+        return Script("acks_0_flood", [flood] * 4, self._rng.choice(("end", "reset")), None, pause_s=0.001)
 
     def tls_silent(self) -> Script:
         return Script("tls_silent", [client_hello()[:20]], "wait", "handshake", "tls")
 
-    # ---- inside
+    # ---- helpers
 
-    def _judged(self, kind: str, sent: bytes) -> Script:
-        """By a session of this process; what it lets through ends with the client's end."""
-        play = new_play(DEFAULTS)
+    def _with_expected_end(self, kind: str, sent: bytes) -> Script:
+        """Let a session of this process decide how the connection ends.
+
+        Accepted bytes end with the client's end.
+        """
+        play = new_play(DEFAULT_LIMITS)
         try:
             play.client(sent)
         except WireError as error:
             return Script(kind, [sent], "wait", error.reason)
-        inside = bool(play.client_rest) or not play.session.at_boundary
-        if inside and 4 + int.from_bytes(sent[:4], "big") <= len(sent):
-            # Perhaps the broker closes first, for the whole frame that it was sent before.
+        is_partial = bool(play.client_rest) or not play.session.at_boundary
+        if is_partial and 4 + int.from_bytes(sent[:4], "big") <= len(sent):
+            # The broker may close first, because of the whole frame that it received before.
             return Script(kind, [sent], "reset", None)
-        return Script(kind, [sent], "end", "truncated" if inside else None)
+        return Script(kind, [sent], "end", "truncated" if is_partial else None)
 
     def _valid(self) -> tuple[int, bytes]:
-        """API, version and a frame of it; all of them, one after the other."""
+        """Make a frame of the next API and version, one after the other."""
         api = self._apis[self._next_api % len(self._apis)]
         self._next_api += 1
         message, version = MESSAGES[api >> 16], api & 0xFFFF
         form = request_form(message, version)
         bodies = (encode(form, self._maker.message(form)) for _ in range(20))
-        body = next((each for each in bodies if len(each) <= LONGEST_BYTES), b"")
+        body = next((each for each in bodies if len(each) <= MAX_BODY_BYTES), b"")
         return api, request_frame(message, version, 1, body)
 
-    def _junk(self, least: int, most: int) -> bytes:
-        return self._chance.randbytes(self._chance.randint(least, most))
+    def _random_bytes(self, min_bytes: int, max_bytes: int) -> bytes:
+        return self._rng.randbytes(self._rng.randint(min_bytes, max_bytes))
 
 
 def client_hello() -> bytes:
-    """How a TLS client begins."""
+    """Return the first flight of a TLS client."""
     sent = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="kafka")
     try:
         client.do_handshake()
     except ssl.SSLWantReadError:
         return sent.read()
-    raise AssertionError("a handshake with nobody")
+    raise AssertionError("a handshake completed without a peer")
 
 
-LONGEST_S: Final = max(TIME_LIMITS.values()) + 10 * SWEEP_S
-"""How long a fleet with these limits may leave a hostile connection open, on a machine that is busy."""
+MAX_CONNECTION_S: Final = max(TIME_LIMITS.values()) + 10 * SWEEP_S
+"""The longest time that these fleets may leave a hostile connection open, on a busy machine."""

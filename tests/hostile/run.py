@@ -1,4 +1,4 @@
-"""Hostile clients against a fleet at work, hostile brokers behind another; and what is left of it all."""
+"""Attack a fleet under load by hostile clients and a fleet by hostile brokers; check what is left."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from tests.certificates import Authority
 from tests.chaos.harness import becomes, under_load
 from tests.chaos.trees import Tree
 from tests.conftest import fleets
-from tests.hostile.attack import Attackers, Told
-from tests.hostile.brokers import hostile_ground
+from tests.hostile.attack import Attackers, ConnectionTally
+from tests.hostile.brokers import hostile_broker_fleet
 from tests.hostile.kinds import TIME_LIMITS
 from tests.integration.metrics import scrape
 
-STALL_LIMIT_S: Final = 5.0
-"""What the checked workload may stand still for: five times what it did beside 90,000 clients."""
-WARM_UP: Final = 400
-"""Connections, before memory is looked at: what was never loaded is no leak."""
-MORE_MB: Final = 32.0
-MORE_FDS: Final = 12
-SETTLED_LIMIT_S: Final = 120.0
-# Nobody is to be taken for dead because the machine is busy.
-PATIENT: Final = {
+MAX_STALL_S: Final = 5.0
+"""The longest stall of the checked workload: five times its stall next to 90,000 clients."""
+WARM_UP_CONNECTIONS: Final = 400
+"""Connections before memory is measured: loading something for the first time is no leak."""
+MAX_GROWTH_MB: Final = 32.0
+MAX_GROWTH_FDS: Final = 12
+SETTLE_TIMEOUT_S: Final = 120.0
+# A busy machine must not make members suspect each other.
+PATIENT_TIMING: Final = {
     **{"suspect_after_s": 5.0, "overlay_ttl_s": 15.0, "control_grace_s": 30.0},
     **{"probe_interval_s": 3.0, "probe_timeout_s": 3.0, "freeze_timeout_s": 10.0},
 }
 LIMIT_NAMES: Final = {limit_label(limit): limit for limit in get_args(ConnectionLimit)}
-"""Label of a limit in metrics → its name in the configuration and in the log."""
+"""Maps the label of a limit in metrics to its name in the configuration and in the log."""
 _LOGGED: Final = re.compile(
     r"closing the connection of client (\S+)(?: to \S+)?: .*\((\w+); (\d+) more unlogged\)"
 )
@@ -47,10 +47,13 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Seen:
+class FleetSample:
     """One fleet at a moment.
 
-    Args: rss_mb, fds: of all workers together; errors: connections that it has closed; logged: how much.
+    Args:
+        rss_mb, fds: sums over all workers.
+        errors: connections that the fleet has closed, by reason.
+        logged: size of each member's log.
     """
 
     fleet: LocalFleet
@@ -62,7 +65,7 @@ class Seen:
     at_s: float
 
     @classmethod
-    def of(cls, fleet: LocalFleet) -> Seen:
+    def of(cls, fleet: LocalFleet) -> FleetSample:
         trees = [Tree(fleet, each) for each in fleet.members]
         at_s = time.monotonic()
         logged = {each: len(fleet.log(each).read_text(errors="replace")) for each in fleet.members}
@@ -78,7 +81,7 @@ def fds(trees: list[Tree]) -> int:
 
 
 def closed(fleet: LocalFleet) -> Counter[str]:
-    """How many connections all members have closed, by reason."""
+    """The number of connections that all members have closed, by reason."""
     found: Counter[str] = Counter()
     for proxy_id in fleet.members:
         samples = scrape(fleet, proxy_id)
@@ -91,14 +94,14 @@ def closed(fleet: LocalFleet) -> Counter[str]:
 
 @dataclass
 class Result:
-    """What came of so many hostile connections.
+    """The result of hostile connections.
 
     Args:
-        kinds: how many of each.
-        closed: by the fleet, by the reason that it was counted under.
-        workload: what was checked meanwhile: records, and its longest stall.
+        kinds: number of connections of each kind.
+        closed: connections that the fleet closed, by the reason that it counted.
+        workload: records of the checked workload, and its longest stall.
         rss_mb, fds: of all workers of a fleet, before and after.
-        problems: what was not as it should be.
+        problems: the failed checks.
     """
 
     connections: int = 0
@@ -114,65 +117,67 @@ class Result:
     others_answered: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def take(self, told: Told) -> None:
-        self.connections += told.connections
-        self.kinds |= told.kinds
-        self.problems += told.problems
+    def take(self, tally: ConnectionTally) -> None:
+        self.connections += tally.connections
+        self.kinds |= tally.kinds
+        self.problems += tally.problems
 
-    def compare(self, name: str, before: Seen, expected: Mapping[str, int]) -> None:
-        """Whether a fleet is as it was, and has counted and logged what it closed, each once."""
+    def compare(self, name: str, before: FleetSample, expected: Mapping[str, int]) -> None:
+        """Check that a fleet is as before, and has counted and logged each closed connection once."""
         fleet = before.fleet
 
-        def counted() -> bool:
+        def has_counted_all() -> bool:
             try:
                 now = closed(fleet) - before.errors
             except AdminError:
                 return False
             return all(now[each] >= number for each, number in expected.items())
 
-        becomes(counted, SETTLED_LIMIT_S, every_s=0.5)
+        becomes(has_counted_all, SETTLE_TIMEOUT_S, every_s=0.5)
         now = closed(fleet) - before.errors
         for reason in sorted({*now, *expected}):
-            # Others may be late, too, where the machine is busy.
-            right = (
+            # A busy machine may make other clients exceed a time limit, too.
+            is_expected = (
                 now[reason] >= expected[reason] if reason in TIME_LIMITS else now[reason] == expected[reason]
             )
-            if not right:
-                self.problems.append(f"{name}: {now[reason]} of {expected[reason]} are counted as {reason}")
+            if not is_expected:
+                self.problems.append(f"{name}: {reason}: counted={now[reason]} expected={expected[reason]}")
         self.closed = dict(sorted((Counter(self.closed) + now).items()))
-        becomes(lambda: fds(before.trees) <= before.fds + MORE_FDS, SETTLED_LIMIT_S, every_s=0.5)
-        becomes(lambda: rss_mb(before.trees) <= before.rss_mb + MORE_MB, SETTLED_LIMIT_S / 4, every_s=0.5)
+        becomes(lambda: fds(before.trees) <= before.fds + MAX_GROWTH_FDS, SETTLE_TIMEOUT_S, every_s=0.5)
+        becomes(
+            lambda: rss_mb(before.trees) <= before.rss_mb + MAX_GROWTH_MB, SETTLE_TIMEOUT_S / 4, every_s=0.5
+        )
         self.rss_mb[name] = [before.rss_mb, rss_mb(before.trees)]
         self.fds[name] = [before.fds, fds(before.trees)]
-        if self.rss_mb[name][1] > before.rss_mb + MORE_MB:
-            self.problems.append(f"{name}: workers have grown from {self.rss_mb[name]} MB")
-        if self.fds[name][1] > before.fds + MORE_FDS:
-            self.problems.append(f"{name}: workers hold {self.fds[name]} files")
+        if self.rss_mb[name][1] > before.rss_mb + MAX_GROWTH_MB:
+            self.problems.append(f"{name}: memory of the workers grew: {self.rss_mb[name]} MB")
+        if self.fds[name][1] > before.fds + MAX_GROWTH_FDS:
+            self.problems.append(f"{name}: workers hold {self.fds[name]} open files")
         for each in before.trees:
-            if not all(process.is_running() for process in each.everyone):
-                self.problems.append(f"{name}: a process of {each.supervisor} is another one")
+            if not all(process.is_running() for process in each.all_processes):
+                self.problems.append(f"{name}: a process of {each.supervisor} was replaced")
         self._read_logs(name, before, expected)
 
-    def _read_logs(self, name: str, before: Seen, expected: Mapping[str, int]) -> None:
+    def _read_logs(self, name: str, before: FleetSample, expected: Mapping[str, int]) -> None:
         took_s = time.monotonic() - before.at_s
         reasons: Counter[str] = Counter()
         for proxy_id in before.fleet.members:
             text = before.fleet.log(proxy_id).read_text(errors="replace")
             if "Traceback" in text:
                 self.problems.append(f"{name}: a traceback in the log of {proxy_id}")
-            here = Counter(match.group(2) for match in _LOGGED.finditer(text, before.logged[proxy_id]))
-            for reason, lines in here.items():
+            reported = Counter(match.group(2) for match in _LOGGED.finditer(text, before.logged[proxy_id]))
+            for reason, lines in reported.items():
                 if lines > took_s / LOG_EVERY_S + 1:
-                    self.problems.append(f"{name}: {lines} lines of {proxy_id} tell of {reason}")
-            reasons += here
+                    self.problems.append(f"{name}: the log of {proxy_id} has {lines} lines about {reason}")
+            reasons += reported
         self.logged_lines += reasons.total()
         silent = {reason for reason, number in expected.items() if number and not reasons[reason]}
         if silent:
-            self.problems.append(f"{name}: no line of any log tells of {sorted(silent)}")
+            self.problems.append(f"{name}: no log has a line about {sorted(silent)}")
 
 
 def ports_of(fleet: LocalFleet) -> list[Endpoint]:
-    """Of all members: the bootstrap port, and those of the identities."""
+    """The ports of all members: bootstrap, and those of the identities."""
     found = []
     for proxy_id in fleet.members:
         member = fleet.settings.member(proxy_id).advertised(fleet.settings)
@@ -184,60 +189,65 @@ def ports_of(fleet: LocalFleet) -> list[Endpoint]:
 def clients(
     result: Result, kafka: KafkaCluster, topic: str, folder: Path, connections: int, seed: int, say: Say
 ) -> None:
-    """Hostile clients, to a fleet under load and to one with TLS."""
+    """Send hostile clients to a fleet under load and to a fleet with TLS."""
     authority = Authority(folder / "authority")
     pair = authority.issue("listener")
     tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
     limits = dict(TIME_LIMITS)
     with fleets(kafka, folder) as make:
-        fleet = make(3, timing=PATIENT, limits=limits)
-        secure = make(1, name="secure", timing=PATIENT, limits=limits, listener_tls=tls)
+        fleet = make(3, timing=PATIENT_TIMING, limits=limits)
+        secure = make(1, name="secure", timing=PATIENT_TIMING, limits=limits, listener_tls=tls)
         attackers = Attackers(ports_of(fleet), ports_of(secure), seed)
-        with under_load(fleet, kafka, topic, folder) as scene:
-            attackers.run(range(WARM_UP))
-            warm = {name: Counter(told.expected) for name, told in attackers.told.items()}
-            befores = {
-                name: _settled(each, warm[name]) for name, each in (("plaintext", fleet), ("tls", secure))
+        with under_load(fleet, kafka, topic, folder) as harness:
+            attackers.run(range(WARM_UP_CONNECTIONS))
+            expected_after_warm_up = {
+                name: Counter(tally.expected) for name, tally in attackers.tally.items()
             }
-            say(f"{WARM_UP} connections to warm up")
-            began_s = time.monotonic()
-            attackers.run(range(WARM_UP, connections), say)
-            scene.await_flow()
+            samples_before = {
+                name: _settled(each, expected_after_warm_up[name])
+                for name, each in (("plaintext", fleet), ("tls", secure))
+            }
+            say(f"{WARM_UP_CONNECTIONS} connections to warm up")
+            started_s = time.monotonic()
+            attackers.run(range(WARM_UP_CONNECTIONS, connections), say)
+            harness.await_flow()
             ended_s = time.monotonic()
-            stall_ms = max(scene.traffic.stalls_ms(began_s, ended_s))
-            scene.nothing_moves(began_s)
-            for name, told in attackers.told.items():
-                result.compare(name, befores[name], told.expected - warm[name])
-                result.take(told)
-            result.problems += [f"the workload was told: {each}" for each in scene.reported()]
-        result.seconds = round(ended_s - began_s, 1)
-        result.per_s = round((connections - WARM_UP) / (ended_s - began_s), 1)
+            stall_ms = max(harness.traffic.stalls_ms(started_s, ended_s))
+            harness.check_unmoved(started_s)
+            for name, tally in attackers.tally.items():
+                result.compare(name, samples_before[name], tally.expected - expected_after_warm_up[name])
+                result.take(tally)
+            result.problems += [f"the workload received an error: {each}" for each in harness.reported()]
+        result.seconds = round(ended_s - started_s, 1)
+        result.per_s = round((connections - WARM_UP_CONNECTIONS) / (ended_s - started_s), 1)
         result.workload = {
-            "acknowledged": len(scene.workload.acknowledged()),
-            "received": len(scene.workload.received()),
+            "acknowledged": len(harness.workload.acknowledged()),
+            "received": len(harness.workload.received()),
             # Else `under_load` has failed.
             **dict.fromkeys(("lost", "duplicated", "reordered"), 0),
             "stall_ms": round(stall_ms, 1),
         }
-        if stall_ms > STALL_LIMIT_S * 1000:
-            result.problems.append(f"the workload stood still for {stall_ms:.0f} ms")
+        if stall_ms > MAX_STALL_S * 1000:
+            result.problems.append(f"the workload stalled for {stall_ms:.0f} ms")
 
 
-def _settled(fleet: LocalFleet, expected: Counter[str]) -> Seen:
-    """How a fleet is, once it has counted what there was so far."""
-    becomes(lambda: not expected - closed(fleet), SETTLED_LIMIT_S, every_s=0.5)
-    return Seen.of(fleet)
+def _settled(fleet: LocalFleet, expected: Counter[str]) -> FleetSample:
+    """Wait until a fleet has counted the connections so far, and return its state."""
+    becomes(lambda: not expected - closed(fleet), SETTLE_TIMEOUT_S, every_s=0.5)
+    return FleetSample.of(fleet)
 
 
 def brokers(result: Result, folder: Path, connections: int, seed: int, say: Say) -> None:
-    """Hostile brokers."""
-    with hostile_ground(folder) as ground:
-        ground.run(range(WARM_UP // 4), seed)
-        warm = Counter(ground.told.expected)
-        becomes(lambda: not warm - closed(ground.fleet), SETTLED_LIMIT_S, every_s=0.5)
-        before = Seen.of(ground.fleet)
-        ground.run(range(WARM_UP // 4, connections), seed + 1)
+    """Let hostile brokers answer the requests of a fleet."""
+    with hostile_broker_fleet(folder) as broker_fleet:
+        broker_fleet.run(range(WARM_UP_CONNECTIONS // 4), seed)
+        expected_after_warm_up = Counter(broker_fleet.tally.expected)
+        becomes(
+            lambda: not expected_after_warm_up - closed(broker_fleet.fleet), SETTLE_TIMEOUT_S, every_s=0.5
+        )
+        before = FleetSample.of(broker_fleet.fleet)
+        broker_fleet.run(range(WARM_UP_CONNECTIONS // 4, connections), seed + 1)
         say(f"{connections} connections to hostile brokers")
-        result.compare("hostile brokers", before, ground.told.expected - warm)
-        result.take(ground.told)
-        result.others_answered = ground.answered
+        result.compare("hostile brokers", before, broker_fleet.tally.expected - expected_after_warm_up)
+        result.take(broker_fleet.tally)
+        result.others_answered = broker_fleet.answered

@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Final
 
-from tests.hostile.crowd import Line, Part
+from tests.hostile.crowd import CrowdConnection, Part
 from tests.hostile.kinds import client_hello
-from tests.hostile.twins import Ground, fetch
+from tests.hostile.twins import CrowdTargets, fetch
 from tests.integration import wire
-from tests.key_updates import ask_for_new_keys
+from tests.key_updates import request_key_update
 
-IMPOSSIBLE: Final = 32767
+UNKNOWN_VERSION: Final = 32767
 KERNEL_BYTES: Final = 74_000
-"""What kernels take of an answer that nobody reads; see `SMALL_WINDOW_BYTES` of `tests.hostile.crowd`."""
+"""The share of an unread answer that kernels hold; see `SMALL_WINDOW_BYTES` of `tests.hostile.crowd`."""
 UNREAD_FETCH_BYTES: Final = 1 << 20
 LONG_WAIT_MS: Final = 30_000
-SAVED_S: Final = 15.0
-"""How long a request may be saved for that asks for much at once."""
-MOST_REQUEST_BYTES: Final = 8_000
-MOST_TAGS: Final = 16
-"""As many as a header may have."""
-SIGN_EVERY_S: Final = 3.0
+BUDGET_SAVING_S: Final = 15.0
+"""How long to save the byte budget for a request that asks for much at once."""
+MAX_REQUEST_BYTES: Final = 8_000
+MAX_TAGS: Final = 16
+"""The maximum number of tags in a header."""
+SIGN_INTERVAL_S: Final = 3.0
 LITTLE_LEFT_BYTES: Final = 52_000
-"""What is left of an answer; a member once took note above 64 KiB."""
+"""The rest of an answer; a member once counted only rests above 64 KiB."""
 
 Focus = str
 MIXED: Final = "all"
@@ -48,25 +48,25 @@ FOCUSES: Final[dict[Focus, tuple[str, ...]]] = {
         *("garbage at the peer port", "churn"),
     ),
 }
-"""Which tricks a stranger plays who wants one thing; else each of them."""
+"""The tricks of a stranger who attacks one resource. Without a focus the stranger plays all tricks."""
 
 
 def tags(count: int) -> bytes:
-    """As many tagged fields as a header may have, each of a few bytes."""
+    """Make the maximum number of tagged fields of a header, each of a few bytes."""
     return bytes((count,)) + b"".join(bytes((number, 3)) + b"abc" for number in range(count))
 
 
 class Strangers:
     """Makes the parts of strangers.
 
-    Args: ground: what they know.
+    Args: targets: what they know of the fleet.
     """
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, targets: CrowdTargets) -> None:
+        self._targets = targets
         self._record = wire.one_record()
         self._hello = client_hello()
-        self._everyone = (
+        self._all_parts = (
             Part("unread ApiVersions", "bootstrap", self._unread_api_versions, reads_little=True),
             Part("unread Metadata", "broker", self._unread_metadata, reads_little=True),
             Part("unread Fetch", "broker", self._unread_fetch, reads_little=True),
@@ -89,68 +89,68 @@ class Strangers:
             Part("churn", "bootstrap", self._churn),
             Part("idle", "bootstrap", self._idle, floods=False),
         )
-        self.names = tuple(each.name for each in self._everyone)
+        self.names = tuple(each.name for each in self._all_parts)
 
     def parts(self, connections: int, focus: Focus = MIXED) -> Sequence[Part]:
-        """One for each connection: of one name, of a focus, or of every trick."""
+        """Make one part per connection: of one trick, of a focus, or of every trick in turn."""
         names = FOCUSES.get(focus, self.names if focus == MIXED else (focus,))
-        chosen = [each for each in self._everyone if each.name in names]
+        chosen = [each for each in self._all_parts if each.name in names]
         return list(islice(cycle(chosen), connections))
 
-    # ---- who does not read
+    # ---- clients that do not read
 
-    async def _unread_api_versions(self, line: Line) -> None:
-        """Requests that a member answers itself."""
-        line.read_no_more()
+    async def _unread_api_versions(self, connection: CrowdConnection) -> None:
+        """Send requests that a member answers itself."""
+        connection.stop_reading()
         while True:
-            await line.send(wire.request(wire.API_VERSIONS, IMPOSSIBLE, 0))
+            await connection.send(wire.request(wire.API_VERSIONS, UNKNOWN_VERSION, 0))
 
-    async def _unread_metadata(self, line: Line) -> None:
-        """Of all topics."""
-        line.read_no_more()
+    async def _unread_metadata(self, connection: CrowdConnection) -> None:
+        """Request the metadata of all topics."""
+        connection.stop_reading()
         while True:
-            await line.send(wire.request(wire.METADATA, 1, 0, struct.pack(">i", -1)))
+            await connection.send(wire.request(wire.METADATA, 1, 0, struct.pack(">i", -1)))
 
-    async def _unread_fetch(self, line: Line) -> None:
-        line.read_no_more()
+    async def _unread_fetch(self, connection: CrowdConnection) -> None:
+        connection.stop_reading()
         while True:
-            await line.send(fetch(0, self._ground.filled, UNREAD_FETCH_BYTES))
+            await connection.send(fetch(0, self._targets.filled_topic, UNREAD_FETCH_BYTES))
 
-    async def _unread_configs(self, line: Line) -> None:
-        line.read_no_more()
+    async def _unread_configs(self, connection: CrowdConnection) -> None:
+        connection.stop_reading()
         while True:
-            await line.send(self._describe_configs(line))
+            await connection.send(self._describe_configs(connection))
 
-    async def _little_left(self, line: Line) -> None:
-        """One answer, of which a little waits in the member, and keeps all of it."""
-        line.read_no_more()
-        await line.send(fetch(0, self._ground.filled, KERNEL_BYTES + LITTLE_LEFT_BYTES))
-        await self._hold(line, wire.request(wire.API_VERSIONS, 0, 0))
+    async def _little_left(self, connection: CrowdConnection) -> None:
+        """Read nothing of one answer, so that its small rest keeps all of it in the member's memory."""
+        connection.stop_reading()
+        await connection.send(fetch(0, self._targets.filled_topic, KERNEL_BYTES + LITTLE_LEFT_BYTES))
+        await self._hold(connection, wire.request(wire.API_VERSIONS, 0, 0))
 
-    async def _hold(self, line: Line, sign: bytes) -> None:
-        """Say a little now and then: a client that does not read learns its end from what it writes."""
+    async def _hold(self, connection: CrowdConnection, sign: bytes) -> None:
+        """Send a little now and then: a client that does not read notices the end only when it writes."""
         while True:
-            await asyncio.sleep(SIGN_EVERY_S)
-            await line.send(sign)
+            await asyncio.sleep(SIGN_INTERVAL_S)
+            await connection.send(sign)
 
-    # ---- who sends what is not to be sent
+    # ---- clients that send what they must not send
 
-    async def _tokens(self, line: Line) -> None:
-        """Frames without a header, after the handshake that would allow them."""
-        await line.send(wire.request(wire.SASL_HANDSHAKE, 0, 0, wire.string("PLAIN")))
+    async def _tokens(self, connection: CrowdConnection) -> None:
+        """Send frames without a header, after the handshake that would allow them."""
+        await connection.send(wire.request(wire.SASL_HANDSHAKE, 0, 0, wire.string("PLAIN")))
         while True:
-            await line.send(struct.pack(">i", 9) + b"\0app\0word")
-            await line.some()
+            await connection.send(struct.pack(">i", 9) + b"\0app\0word")
+            await connection.read_available()
 
-    async def _tagged_fields(self, line: Line) -> None:
-        """Produce v9 whose header has many of them, a byte at a time."""
-        head = struct.pack(">hhih", wire.PRODUCE, 9, 0, 3) + b"raw" + tags(MOST_TAGS)
+    async def _tagged_fields(self, connection: CrowdConnection) -> None:
+        """Send Produce v9 with a header of many tagged fields, one byte at a time."""
+        head = struct.pack(">hhih", wire.PRODUCE, 9, 0, 3) + b"raw" + tags(MAX_TAGS)
         body = b"\0" + struct.pack(">hi", 1, 30_000) + b"\1\0"
-        await line.drip(struct.pack(">i", len(head) + len(body)) + head + body)
-        await line.answer()
+        await connection.drip(struct.pack(">i", len(head) + len(body)) + head + body)
+        await connection.read_response()
 
-    async def _key_updates(self, line: Line) -> None:
-        """TLS without data: each of them asks for an answer, which nobody reads."""
+    async def _key_updates(self, connection: CrowdConnection) -> None:
+        """Send TLS key updates without data. Each asks for an answer, which the client does not read."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -162,98 +162,98 @@ class Strangers:
                 tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
-                await line.send(outgoing.read(), free=True)
-                incoming.write(await line.some())
-        await line.send(outgoing.read(), free=True)
-        line.read_no_more()
+                await connection.send(outgoing.read(), free=True)
+                incoming.write(await connection.read_available())
+        await connection.send(outgoing.read(), free=True)
+        connection.stop_reading()
         while True:
-            ask_for_new_keys(tls)
+            request_key_update(tls)
             tls.write(b"")
-            await line.send(outgoing.read())
+            await connection.send(outgoing.read())
 
-    async def _half_handshake(self, line: Line) -> None:
-        await line.send(self._hello[: len(self._hello) // 2], free=True)
-        await line.ended()
+    async def _half_handshake(self, connection: CrowdConnection) -> None:
+        await connection.send(self._hello[: len(self._hello) // 2], free=True)
+        await connection.read_to_end()
 
-    async def _half_request(self, line: Line) -> None:
-        await line.send(wire.metadata_of(0, self._ground.topic)[:-1])
-        await line.ended()
+    async def _half_request(self, connection: CrowdConnection) -> None:
+        await connection.send(wire.metadata_of(0, self._targets.topic)[:-1])
+        await connection.read_to_end()
 
-    async def _tiny_produce(self, line: Line) -> None:
-        """One record at a time, of which nobody says anything."""
-        topic = wire.string(self._ground.topic)
+    async def _tiny_produce(self, connection: CrowdConnection) -> None:
+        """Send one record at a time, without acknowledgement."""
+        topic = wire.string(self._targets.topic)
         body = struct.pack(">hhi", -1, 0, 30_000) + struct.pack(">i", 1) + topic
         body += struct.pack(">iii", 1, 0, len(self._record)) + self._record
         while True:
-            await line.send(wire.request(wire.PRODUCE, 7, 0, body))
+            await connection.send(wire.request(wire.PRODUCE, 7, 0, body))
 
-    async def _in_flight(self, line: Line) -> None:
-        """Requests without end, behind one whose answer takes its time."""
-        waits = fetch(0, self._ground.topic, UNREAD_FETCH_BYTES, LONG_WAIT_MS, UNREAD_FETCH_BYTES)
-        reading = asyncio.create_task(line.ended())
+    async def _in_flight(self, connection: CrowdConnection) -> None:
+        """Send endless requests behind one whose answer takes long."""
+        waits = fetch(0, self._targets.topic, UNREAD_FETCH_BYTES, LONG_WAIT_MS, UNREAD_FETCH_BYTES)
+        reading = asyncio.create_task(connection.read_to_end())
         try:
             while not reading.done():
-                await line.send(waits)
+                await connection.send(waits)
                 for _ in range(100):
-                    await line.send(wire.request(wire.API_VERSIONS, 0, 0))
+                    await connection.send(wire.request(wire.API_VERSIONS, 0, 0))
         finally:
             reading.cancel()
 
-    # ---- who asks for much
+    # ---- clients that request much
 
-    def _saved_bytes(self, line: Line) -> int:
-        return int(min(MOST_REQUEST_BYTES, line.bytes_per_s * SAVED_S))
+    def _saved_bytes(self, connection: CrowdConnection) -> int:
+        return int(min(MAX_REQUEST_BYTES, connection.bytes_per_s * BUDGET_SAVING_S))
 
-    def _describe_configs(self, line: Line) -> bytes:
+    def _describe_configs(self, connection: CrowdConnection) -> bytes:
         """DescribeConfigs v4 of the whole broker, many times over. Source: DescribeConfigsRequest.json"""
-        broker = str(self._ground.broker_id).encode()
+        broker = str(self._targets.broker_id).encode()
         resource = b"\4" + bytes((len(broker) + 1,)) + broker + b"\0\0"
-        count = max(1, self._saved_bytes(line) // len(resource))
+        count = max(1, self._saved_bytes(connection) // len(resource))
         body = b"\0" + _varint(count + 1) + resource * count + b"\1\1\0"
         return wire.request(wire.DESCRIBE_CONFIGS, 4, 0, body)
 
-    async def _configs(self, line: Line) -> None:
+    async def _configs(self, connection: CrowdConnection) -> None:
         while True:
-            await line.send(self._describe_configs(line))
-            await line.answer()
+            await connection.send(self._describe_configs(connection))
+            await connection.read_response()
 
-    async def _coordinators(self, line: Line) -> None:
+    async def _coordinators(self, connection: CrowdConnection) -> None:
         """FindCoordinator v4. Source: FindCoordinatorRequest.json"""
-        count = max(1, self._saved_bytes(line) // 2)
+        count = max(1, self._saved_bytes(connection) // 2)
         body = b"\0\0" + _varint(count + 1) + b"\2g" * count + b"\0"
         while True:
-            await line.send(wire.request(wire.FIND_COORDINATOR, 4, 0, body))
-            await line.answer()
+            await connection.send(wire.request(wire.FIND_COORDINATOR, 4, 0, body))
+            await connection.read_response()
 
     # ---- at the admin port and the peer port
 
-    async def _http_head(self, line: Line) -> None:
-        """A head that has no end."""
-        await line.drip(self._ground.get("/readyz")[:-2])
+    async def _http_head(self, connection: CrowdConnection) -> None:
+        """Send a head without an end."""
+        await connection.drip(self._targets.get("/readyz")[:-2])
         while True:
-            await line.drip(b"X-More: 1\r\n")
+            await connection.drip(b"X-More: 1\r\n")
 
-    async def _unread_live(self, line: Line) -> None:
-        line.read_no_more()
-        await line.send(self._ground.get("/live"))
-        await self._hold(line, self._ground.get("/readyz"))
+    async def _unread_live(self, connection: CrowdConnection) -> None:
+        connection.stop_reading()
+        await connection.send(self._targets.get("/live"))
+        await self._hold(connection, self._targets.get("/readyz"))
 
-    async def _unread_http(self, line: Line) -> None:
-        line.read_no_more()
+    async def _unread_http(self, connection: CrowdConnection) -> None:
+        connection.stop_reading()
         while True:
-            await line.send(self._ground.get("/ownership"))
+            await connection.send(self._targets.get("/ownership"))
 
-    async def _garbage(self, line: Line) -> None:
-        await line.send(line.chance.randbytes(line.chance.randint(8, 200)))
-        await line.ended()
+    async def _garbage(self, connection: CrowdConnection) -> None:
+        await connection.send(connection.rng.randbytes(connection.rng.randint(8, 200)))
+        await connection.read_to_end()
 
-    # ---- who does nothing
+    # ---- clients that do nothing
 
-    async def _churn(self, line: Line) -> None:
-        """Opened, and closed at once."""
+    async def _churn(self, connection: CrowdConnection) -> None:
+        """Open a connection and close it at once."""
 
-    async def _idle(self, line: Line) -> None:
-        await line.ended()
+    async def _idle(self, connection: CrowdConnection) -> None:
+        await connection.read_to_end()
 
 
 def _varint(value: int) -> bytes:

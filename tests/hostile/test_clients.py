@@ -1,4 +1,4 @@
-"""Hostile clients for a short while; `make test-long` goes on for 100,000 connections."""
+"""Hostile clients for a short time; `make test-long` runs 100,000 connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.hostile.run import Result, clients
 pytestmark = pytest.mark.size("test-all")
 
 SEED = 1
-CLIENTS = 1_800
+CONNECTIONS = 1_800
 
 
 @pytest.mark.timeout(600)
@@ -22,7 +22,7 @@ def test_hostile_clients_are_closed_and_others_notice_nothing(
     kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     result = Result(seed=SEED)
-    clients(result, kafka, make_topic(PARTITIONS), tmp_path, CLIENTS, SEED, print)
+    clients(result, kafka, make_topic(PARTITIONS), tmp_path, CONNECTIONS, SEED, print)
     assert result.problems == []
-    assert result.connections == CLIENTS
+    assert result.connections == CONNECTIONS
     assert {"malformed", "oversize", "truncated", "unsupported_version", "handshake"} <= result.closed.keys()

@@ -1,1 +1,1 @@
-"""A real Kafka, with clients that nobody here wrote. A package, so that its fleet ends with its last test."""
+"""A real Kafka with foreign clients. A package, so that its fleet ends with its last test."""

@@ -1,4 +1,4 @@
-"""What the tests do with librdkafka over and over: bring records somewhere, get them back, keep at it."""
+"""Helpers for librdkafka: produce records, read them, and run clients in the background."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LIMIT_S = 60.0
 def wait_for(
     condition: Callable[[], object], what: str, limit_s: float = LIMIT_S, *, every_s: float | None = None
 ) -> None:
-    """Wait until a condition holds; fails the test where it does not in time."""
+    """Wait until a condition holds. Fails the test if it does not hold in time."""
     assert becomes(condition, limit_s, every_s=every_s), f"{what}: not within {limit_s:g} s"
 
 
 def produce(bootstrap: str, topic: str, values: Collection[bytes], **config: Any) -> None:
-    """Bring records to a topic, spread over its partitions, each of them acknowledged without an error."""
+    """Produce records to a topic, spread over its partitions. Each must be acknowledged without an error."""
     failures: list[object] = []
     delivered: list[Message] = []
 
@@ -48,7 +48,7 @@ def read_all(
     partitions: int = 12,
     config: Mapping[str, str] | None = None,
 ) -> list[Message]:
-    """Read a whole topic, without a group, until so many records have come; fails where they do not."""
+    """Read a whole topic, without a group, until N records have come. Fails if they do not come."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -75,7 +75,7 @@ def _poll(consumer: Consumer, received: list[Message]) -> int:
 
 
 def count(bootstrap: str, topic: str, partitions: Collection[int] = range(12)) -> int:
-    """How many records there are in some partitions of a topic that nothing was ever removed from."""
+    """The number of records in some partitions of a topic from which no record was removed."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"unused-{topic}"})
     try:
         marks = [
@@ -94,7 +94,7 @@ def leaders(kafka: KafkaCluster, topic: str) -> set[BrokerId]:
 
 
 def led_by(kafka: KafkaCluster, topic: str, broker_id: BrokerId) -> int:
-    """A partition that a broker leads; of twelve over three brokers, each leads some."""
+    """A partition that a broker leads. Of twelve partitions over three brokers, each broker leads some."""
     admin = AdminClient({"bootstrap.servers": str(kafka.endpoints[0])})
     found: list[int] = []
 
@@ -108,7 +108,7 @@ def led_by(kafka: KafkaCluster, topic: str, broker_id: BrokerId) -> int:
 
 
 class Load:
-    """An idempotent producer at work in a thread of its own; remembers all that went wrong.
+    """An idempotent producer in its own thread, which notes every error.
 
     with Load(bootstrap, topic) as load:
         …
@@ -137,7 +137,7 @@ class Load:
         self.errors: list[str] = []
         self.acknowledged = 0
         self.latest_s: dict[int, float] = {}
-        """When each partition has acknowledged its newest record."""
+        """The time of each partition's newest acknowledgement."""
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -160,7 +160,7 @@ class Load:
         self._thread.join()
 
     def await_flow(self) -> None:
-        """Wait until every partition has acknowledged something from now on."""
+        """Wait until every partition has a new acknowledgement."""
         since_s = time.monotonic()
 
         def flows() -> bool:
@@ -188,7 +188,7 @@ class Load:
 
 
 class Reader:
-    """A consumer in a group, at work in a thread of its own; remembers all that went wrong.
+    """A consumer in a group, in its own thread, which notes every error.
 
     with Reader(bootstrap, topic) as reader:
         …

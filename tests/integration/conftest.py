@@ -1,4 +1,4 @@
-"""One fleet behind a NAT for all integration tests that leave it as they find it.
+"""One fleet behind a NAT for all integration tests that do not change it.
 
 Every client reaches it through relays that keep what the client receives, and each test that uses it fails if
 a real broker's address is among that.
@@ -22,13 +22,13 @@ from fleet.core.model import IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.nat import advertise_elsewhere
-from tests.browser import WIDE, chromium, complaints, look
+from tests.browser import WIDE, browser_log, chromium, resize
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 ROOT = Path(__file__).parents[2]
 NAT_HOST = "127.88.9.9"
 
-# Nobody is to be taken for dead because the machine is busy: what death looks like is for the chaos tests.
+# A busy machine must not make members suspect each other: the chaos tests cover deaths.
 PATIENT = {
     "suspect_after_s": 5.0,
     "overlay_ttl_s": 15.0,
@@ -50,11 +50,11 @@ def _chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(_chromium: Chrome) -> Iterator[Chrome]:
-    """One Chromium for all tests, which believes any certificate; wide, light, and with nothing to say."""
-    look(_chromium, WIDE, "light")
-    complaints(_chromium)  # those of the test before
+    """One Chromium for all tests, which trusts any certificate: wide window, light scheme, empty log."""
+    resize(_chromium, WIDE, "light")
+    browser_log(_chromium)  # discard the log of the former test
     yield _chromium
-    _chromium.get("about:blank")  # a live page would go on asking its member
+    _chromium.get("about:blank")  # a live page would continue to query its member
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +68,7 @@ def relays() -> Iterator[Relays]:
 def fleet(
     kafka: KafkaCluster, relays: Relays, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalFleet]:
-    """Three proxies in front of `kafka`, which bind and advertise different addresses; nobody is killed.
+    """Three proxies in front of `kafka`, with different bound and advertised addresses. No test kills them.
 
     They end with these tests: an idle fleet takes a ninth of a slow machine from all that come after.
     """
@@ -92,7 +92,7 @@ def behind_relays(kafka: KafkaCluster, relays: Relays, folder: Path, host: str) 
 
 @pytest.fixture(autouse=True)
 def recorded(request: pytest.FixtureRequest) -> Iterator[Recording]:
-    """All that clients of `fleet` receive in the course of one test: no real address may be in it."""
+    """Record what clients of `fleet` receive during one test: no real address may be in it."""
     if "fleet" not in request.fixturenames:
         yield Recording()
         return
@@ -104,7 +104,7 @@ def recorded(request: pytest.FixtureRequest) -> Iterator[Recording]:
 
 @pytest.fixture(scope="session")
 def kafka_tool(kafka: KafkaCluster) -> Tool:
-    """Runs one of Kafka's own command-line tools, which must succeed; returns what it printed."""
+    """Run one of Kafka's command-line tools, which must succeed. Returns: its output."""
 
     def run(java_class: str, *arguments: str, stdin: str = "", limit_s: float = 90.0) -> str:
         done = kafka.tool(java_class, *arguments, stdin=stdin, limit_s=limit_s)
@@ -116,7 +116,7 @@ def kafka_tool(kafka: KafkaCluster) -> Tool:
 
 @pytest.fixture(scope="session")
 def fleet_command() -> FleetCommand:
-    """Runs one of the fleet's own commands with --json, which must succeed; returns what it printed."""
+    """Run one of the fleet's commands with --json, which must succeed. Returns: its output."""
 
     def run(fleet: LocalFleet, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""An operator's machines, for lines of the pages: a folder, a fleet whose file is in it, and what is on PATH.
+"""An operator's machines, for lines of the pages: a folder, a fleet with a file there, and programs on PATH.
 
 All members run here. `Machines.run` gives one line to a shell and meanwhile does what its `systemctl` says:
 members have to be started from the main thread (see `fleet.drills.cluster.spawn`).
@@ -27,19 +27,19 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.access import access_to
-from tests.chaos.harness import is_whole
+from tests.chaos.harness import is_fully_linked
 from tests.chaos.manager import Manager
-from tests.conftest import whole_again
+from tests.conftest import restore_fleet
 from tests.integration import stand_in
 from tools.bootstrap import KCAT, ROOT
 
 LIMIT_S: Final = 240.0
 RESTARTED_AFTER_S: Final = 1.0
-"""A member that was killed, as RestartSec of deploy/systemd says."""
+"""The restart delay of a killed member, like RestartSec of deploy/systemd."""
 
 
 class Machines:
-    """All of them in one.
+    """All machines of an operator in one object.
 
     Args:
         fleet: in whose folder lines are run; it need not run yet.
@@ -50,8 +50,8 @@ class Machines:
         self.kafka = kafka
         self.folder = fleet.config.parent
         self._due: dict[ProxyId, float] = {}
-        deeds = (self._start, self._start, self._restart, self._stop, self._kill)
-        self._deeds = dict(zip(stand_in.VERBS, deeds, strict=True))
+        actions = (self._start, self._start, self._restart, self._stop, self._kill)
+        self._actions = dict(zip(stand_in.VERBS, actions, strict=True))
         self._make()
 
     def _make(self) -> None:
@@ -72,7 +72,7 @@ class Machines:
             self.script(f"bin/{name}", f'exec {shlex.join(command)} "$@"')
         for name in ("deploy", "requirements"):
             (self.folder / name).symlink_to(ROOT / name)
-        # An answer that says what is wrong is a failure here, as it is not to curl.
+        # An answer that reports a failing check is a failure here, though not for curl.
         (self.folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")
 
     def script(self, name: str, text: str) -> None:
@@ -84,17 +84,17 @@ class Machines:
     # ------------------------------------------------------------------------------------------- lines
 
     def run(self, line: str, *, answer: str | None = None, until: str | None = None) -> tuple[int, str]:
-        """Give a line to a shell, and do meanwhile what it has the service manager do.
+        """Run a line in a shell, and carry out its requests to the service manager meanwhile.
 
         Args:
             answer: what is typed on a terminal; without one there is none.
             until: what it prints before Ctrl-C is pressed.
         Returns: its exit code, and all that it has printed.
         """
-        said = self.folder / "said"
+        output_file = self.folder / "said"
         deadline_s = time.monotonic() + LIMIT_S
-        manager = Manager(self.fleet, self.fleet.data, self._deeds)  # where a socket's path is short enough
-        with said.open("w") as output, _typed(answer) as typed, manager:
+        manager = Manager(self.fleet, self.fleet.data, self._actions)  # its path is short enough for a socket
+        with output_file.open("w") as output, _typed(answer) as typed, manager:
             process = subprocess.Popen(
                 ["bash", "-c", f"set -o pipefail\n{line}"],
                 cwd=self.folder,
@@ -107,51 +107,51 @@ class Machines:
 
             awaited = until
 
-            def lasts() -> bool:
+            def is_running() -> bool:
                 nonlocal awaited
                 self._restart_the_killed()
-                if awaited is not None and awaited in said.read_text(errors="replace"):
+                if awaited is not None and awaited in output_file.read_text(errors="replace"):
                     awaited = None
                     os.killpg(process.pid, signal.SIGINT)
-                assert time.monotonic() < deadline_s, said.read_text(errors="replace")
+                assert time.monotonic() < deadline_s, output_file.read_text(errors="replace")
                 return process.poll() is None
 
             try:
-                manager.serve_while(lasts)
+                manager.serve_while(is_running)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                 code = process.wait()
-        return code, said.read_text(errors="replace")
+        return code, output_file.read_text(errors="replace")
 
     def _environment(self) -> Mapping[str, str]:
-        ours = {
+        file_descriptors = {
             "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "STAND_INS": str(self.fleet.data),
             "HOME": str(self.folder),
             "TERM": "xterm",
-            "FORCE_COLOR": "1",  # for `fleet top`, whose output is no terminal here
+            "FORCE_COLOR": "1",  # for `fleet top`, whose output is not a terminal here
         }
-        return {**os.environ, **ours}
+        return {**os.environ, **file_descriptors}
 
     # ----------------------------------------------------------------------------------------- members
 
     def up(self) -> None:
-        """Have all members run, whole and at rest."""
+        """Start all members, and wait until they are linked and at rest."""
         self._due.clear()
         self._let_in()
-        whole_again(self.fleet, self.kafka)
-        self.fleet.wait_until(lambda: is_whole(self.fleet) and self._at_rest(), "every link, and rest")
+        restore_fleet(self.fleet, self.kafka)
+        self.fleet.wait_until(lambda: is_fully_linked(self.fleet) and self._at_rest(), "every link, and rest")
 
     def _at_rest(self) -> bool:
-        """As a game day looks, before it begins: once."""
+        """Check the fleet once, as a game day does before it begins."""
         documents = {each: self.fleet.try_ownership(each) for each in self.fleet.members}
         answers = {each: document for each, document in documents.items() if document is not None}
         return len(answers) == len(documents) and not unrest(answers)
 
     def begin(self, proxy_id: ProxyId) -> None:
-        """``fleet node`` for one member, which answers before others are there."""
+        """Run ``fleet node`` for one member, which answers before the others exist."""
         self._let_in()
         self.end(proxy_id)
         self.fleet.start(proxy_id)
@@ -162,11 +162,11 @@ class Machines:
             self.fleet.kill(proxy_id)
 
     def installed(self, proxy_id: ProxyId, file: Path) -> None:
-        """Have a member run with a configuration file of its own, from its next start on."""
+        """Let a member use its own configuration file from its next start on."""
         self.fleet.own_config[proxy_id] = file
 
     def _let_in(self) -> None:
-        """Use the tokens and the authority that are there now: lines may have made them."""
+        """Use the present tokens and authority: the lines of a page may have made them."""
         self.fleet.access = access_to(self.fleet.settings, {})
 
     def _answers(self, proxy_id: ProxyId) -> bool:
@@ -213,7 +213,7 @@ def _typed(answer: str | None) -> Iterator[int]:
 
 @contextmanager
 def opened(fleet: LocalFleet, kafka: KafkaCluster) -> Iterator[Machines]:
-    """The machines of a fleet, and the end of it."""
+    """Run the machines of a fleet until the block ends."""
     machines = Machines(fleet, kafka)
     try:
         yield machines
@@ -223,7 +223,7 @@ def opened(fleet: LocalFleet, kafka: KafkaCluster) -> Iterator[Machines]:
 
 
 def with_file(fleet: LocalFleet, change: Callable[[dict[str, Any]], None]) -> LocalFleet:
-    """Another file for a fleet that does not run yet."""
+    """Set another configuration file for a fleet that does not run yet."""
     document = yaml.safe_load(fleet.config.read_text())
     change(document)
     fleet.config.write_text(yaml.safe_dump(document, sort_keys=False))

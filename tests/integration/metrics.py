@@ -1,4 +1,4 @@
-"""What a member tells Prometheus."""
+"""The metrics that a member exports to Prometheus."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-"""Sample name → labels and value of each."""
+"""The labels and the value of each sample, by the sample's name."""
 
 
 def expiries(fleet: LocalFleet, proxy_id: ProxyId) -> dict[str, float]:
-    """When a member says that its certificates expire, by the field that names them."""
+    """The expiry of each certificate that a member reports, by the field that names it."""
     samples = scrape(fleet, proxy_id).get("fleet_certificate_expiry_timestamp_seconds", [])
     return {labels["file"]: expires_s for labels, expires_s in samples}
 

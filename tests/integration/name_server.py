@@ -1,4 +1,4 @@
-"""A DNS server for names of brokers, which may be told to swallow questions, and a member that asks it."""
+"""A DNS server for names of brokers, which can drop questions, and a member that uses the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_ERROR, NO_SUCH_NAME = 0, 3
 A, IN = 1, 1
 TTL_S = 1
 POINTER_TO_QUESTION = 0xC00C
-"""The name of an answer: that of the question, which stands behind the header."""
+"""The name in an answer: a pointer to the question, which follows the header."""
 HEADER = struct.Struct(">HHHHHH")
 ANSWER = struct.Struct(">HHHIH4s")
 MOUNT = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
@@ -35,7 +35,7 @@ class NameServer:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._thread = threading.Thread(target=self._serve, name="name server", daemon=True)
         self.asked: Counter[str] = Counter()
-        """How often each name was asked for."""
+        """The number of questions for each name."""
 
     def __enter__(self) -> NameServer:
         self._socket.bind((self._host, 53))
@@ -51,14 +51,14 @@ class NameServer:
         self._socket.close()
 
     def through(self, folder: Path) -> tuple[str, ...]:
-        """The command that becomes another one which resolves names here, for `LocalFleet.through`."""
+        """The command that starts another command which resolves names here, for `LocalFleet.through`."""
         file = folder / "resolv.conf"
         file.write_text(f"nameserver {self._host}\n")
         return ("unshare", "-Urm", "bash", "-c", MOUNT, str(file))
 
     def _serve(self) -> None:
         query, asker = self._socket.recvfrom(512)
-        while query:  # an empty one is the end
+        while query:  # an empty query ends the server
             reply = self._reply(query)
             if reply is not None:
                 self._socket.sendto(reply, asker)

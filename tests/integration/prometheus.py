@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes fleets every two seconds, with the project's own rules in a hurry."""
+"""A real Prometheus that scrapes fleets every two seconds, with the project's rules sped up."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tools.bootstrap import BUILD, ROOT
 
 RULES: Final = ("rules.yml", "alerts.yml")
 HURRY: Final = 6
-"""By how much the durations of rules are shortened: two minutes are twenty seconds."""
+"""The factor by which the rules' durations are shorter: two minutes become twenty seconds."""
 SCRAPE_S: Final = 2
-"""And no longer may a scrape take: a busy machine needs some of it."""
+"""The scrape time-out, too: a busy machine needs some of it."""
 EVALUATE_S: Final = 1
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600}
 
 Alert = tuple[str, str]
-"""Its name, and what it is about: a broker, a member, the address of one, a file, or nothing."""
+"""The name of an alert, and its subject: a broker, a member, a member's address, a file, or nothing."""
 
 
 def in_a_hurry(text: str) -> str:
-    """Rules whose `for` and `interval` are shorter; the ranges in expressions stay."""
+    """The rules with shorter `for` and `interval`. The ranges in expressions stay."""
 
     def shorter(match: re.Match[str]) -> str:
         ms = int(match[2]) * _UNIT_S[match[3]] * 1000 // HURRY
@@ -42,7 +42,7 @@ def in_a_hurry(text: str) -> str:
 
 
 class Prometheus:
-    """One that runs.
+    """A running Prometheus.
 
     Args:
         url: of its API.
@@ -52,7 +52,7 @@ class Prometheus:
         self._url = url
 
     def ask(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series that an expression has now."""
+        """The labels and the value of each series of an expression now."""
         query = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(f"{self._url}/api/v1/query?{query}", timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
@@ -70,7 +70,7 @@ class Prometheus:
         return _alerts(self.ask(f'ALERTS{{alertstate="firing", job="{job}"}}'))
 
     def fired(self, job: str, within_s: float) -> set[Alert]:
-        """Those that have fired within the last seconds, be it for one evaluation."""
+        """The alerts that have fired within the last seconds, even for one evaluation."""
         selector = f'ALERTS{{alertstate="firing", job="{job}"}}'
         return _alerts(self.ask(f"present_over_time({selector}[{max(1, round(within_s))}s])"))
 
@@ -84,13 +84,13 @@ def _alerts(found: list[tuple[dict[str, str], float]]) -> set[Alert]:
 
 
 def admin_address(fleet: LocalFleet, proxy_id: str) -> str:
-    """Where a member is scraped: what `instance` says."""
+    """The address at which a member is scraped: the value of `instance`."""
     return str(fleet.settings.member(proxy_id).admin)
 
 
 @contextmanager
 def prometheus(folder: Path, fleets: Mapping[str, LocalFleet]) -> Iterator[Prometheus]:
-    """A Prometheus with a job for each fleet, by its name; it has evaluated nothing yet."""
+    """A Prometheus with a job for each fleet, by name. It has not evaluated any rule yet."""
     for name in RULES:
         (folder / name).write_text(in_a_hurry((ROOT / "deploy" / "prometheus" / name).read_text()))
     jobs = [

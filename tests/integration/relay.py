@@ -1,4 +1,4 @@
-"""A NAT that listens in: forwards TCP connections, and keeps all that went to the clients.
+"""A NAT that records: it forwards TCP connections, and keeps all bytes that went to the clients.
 
 relays = Relays()
 relays.forward(Endpoint("127.88.1.1", 20100), Endpoint("127.0.0.1", 20400))
@@ -26,13 +26,13 @@ LIMIT_S = 30.0
 
 
 Key: TypeAlias = tuple[int, Endpoint]
-"""A connection, and the address that it came by."""
+"""A connection, and the address at which it arrived."""
 Change: TypeAlias = Callable[[bytes], bytes]
 
 
 @dataclass
 class Recording:
-    """What was sent to clients, one stream for each connection; and by them, where that was asked for.
+    """The bytes sent to clients, one stream for each connection; on request also the bytes sent by clients.
 
     More may come while it is looked at, from another thread: take a list of `streams`.
     """
@@ -45,7 +45,7 @@ class Recording:
 
 
 class Relays:
-    """Forwards connections on an event loop in a thread of its own, so that a test may block."""
+    """Forwards connections on an event loop in its own thread, so that a test may block."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -56,7 +56,7 @@ class Relays:
         self._connections = 0
 
     def forward(self, listen: Endpoint, to: Endpoint, change: Change | None = None) -> None:
-        """Take connections at one address to another one. Raises: OSError: the address cannot be had.
+        """Forward connections from one address to another. Raises: OSError: the address is not available.
 
         Args: change: what the client gets for a frame that was sent to it.
         """
@@ -71,7 +71,7 @@ class Relays:
 
     @contextmanager
     def recording(self, *, both: bool = False) -> Iterator[Recording]:
-        """Keep what goes to clients, and with `both` what comes from them, on connections old and new."""
+        """Record what goes to clients, and with `both` what comes from them, on old and new connections."""
         recording = Recording(sent={} if both else None)
         self._recordings.append(recording)
         try:
@@ -117,7 +117,7 @@ class Relays:
                 else:
                     both.create_task(_carry_frames(there_reader, writer, change))
         except* OSError:
-            pass  # one side was reset; so is the other one
+            pass  # one side was reset, and the other side is reset, too
         finally:
             _reset(writer)
             _reset(there_writer)
@@ -125,12 +125,12 @@ class Relays:
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, *, to_client: bool
     ) -> None:
-        """Forward one direction, its end included."""
+        """Forward one direction, including its end."""
         while data := await reader.read(READ_BYTES):
             for recording in self._recordings:
-                kept = recording.streams if to_client else recording.sent
-                if kept is not None:
-                    kept.setdefault(key, bytearray()).extend(data)
+                stream = recording.streams if to_client else recording.sent
+                if stream is not None:
+                    stream.setdefault(key, bytearray()).extend(data)
             writer.write(data)
             await writer.drain()
         writer.write_eof()
@@ -151,7 +151,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-# ---- what must not be found
+# ---- bytes that must not leak
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Secret:
 
 
 def secrets_of(kafka: KafkaCluster) -> tuple[Secret, ...]:
-    """Everything that gives a real address away: hosts as text and as bytes, ports as text and as int32."""
+    """Everything that identifies a real address: hosts as text and as bytes, ports as text and as int32."""
     secrets = [Secret("the brokers' network", b"127.77.")]
     for broker_id, broker in kafka.brokers.items():
         secrets += [
@@ -177,7 +177,7 @@ def secrets_of(kafka: KafkaCluster) -> tuple[Secret, ...]:
 
 
 def leaks(secrets: Iterable[Secret], recorded: Recording) -> list[str]:
-    """What was found, and where: the connection, the address that it came by, and the bytes around."""
+    """The leaks and their places: the connection, the address at which it arrived, and the bytes nearby."""
     found = []
     for secret in secrets:
         for (number, endpoint), stream in list(recorded.streams.items()):

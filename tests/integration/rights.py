@@ -1,4 +1,4 @@
-"""All that ACLs may allow or deny, tried by clients that nobody here wrote.
+"""Everything that ACLs may allow or deny, tried by foreign clients.
 
 Outcomes are text: Kafka's code of the error, 0 where there was none, and of "list" the topics that are seen.
 So those of librdkafka, of aiokafka and of Java (Rights.java does the same) can be compared with one another.
@@ -26,18 +26,18 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from tests.integration.clients import LIMIT_S
 
 OPEN, CLOSED = "open", "closed"
-"""Topics; the former has a record in partition 0."""
-MINE, THEIRS = "mine", "theirs"
-"""How groups, new topics and transactions of theirs are called that principals may, and may not, use."""
-ANYBODYS = "anybodys"
-"""How groups are called that everybody may use: without one librdkafka does not tell what it may not read."""
+"""Topics. The first one has a record in partition 0."""
+OWN, FOREIGN = "mine", "theirs"
+"""Prefixes of groups, new topics and transactions that principals may use, or may not use."""
+PUBLIC = "anybodys"
+"""The prefix of groups for everyone: without a group librdkafka does not report what it may not read."""
 Outcomes: TypeAlias = Mapping[str, str]
 
 _TOPIC, _GROUP, _CLUSTER, _TRANSACTIONAL_ID = "29", "30", "31", "53"
 """…_AUTHORIZATION_FAILED. Source: Errors.java"""
 
 EXPECTED: Final[Mapping[str, Outcomes]] = {
-    # May do everything with OPEN and with what is called MINE, and nothing else.
+    # May do everything with OPEN and with objects whose names begin with OWN, and nothing else.
     "app": {
         "produce open": "0",
         "produce closed": _TOPIC,
@@ -74,12 +74,12 @@ EXPECTED: Final[Mapping[str, Outcomes]] = {
         "list": OPEN,
     },
 }
-"""By principal."""
+"""The expected outcomes by principal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How somebody proves who it is: with a password, or with a token.
+    """The credentials of a client: a password or a token.
 
     Args: trusted: the authority of a listener with TLS; None for one without.
     """
@@ -94,9 +94,9 @@ class Credentials:
         common: dict[str, Any] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": self.mechanism}
         if self.trusted is not None:
             common |= {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.trusted)}
-        common["log_level"] = 0  # being denied is what this is about
+        common["log_level"] = 0  # denials are expected here
         if self.mechanism == "OAUTHBEARER":
-            # It is asked for as long as the token is not said to last.
+            # librdkafka requests a token repeatedly until one has a lifetime.
             return {**common, "oauth_cb": lambda _: (self.secret, 2**32)}
         return {**common, "sasl.username": self.username, "sasl.password": self.secret}
 
@@ -123,7 +123,7 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
 
 
 def by_librdkafka(name: str, bootstrap: str, credentials: Credentials) -> Outcomes:
-    """Try everything; `name` makes what is created unlike anybody else's."""
+    """Try everything. `name` makes the names of created objects unique."""
     config = {"bootstrap.servers": bootstrap, **credentials.librdkafka}
     admin = AdminClient(config)
 
@@ -162,22 +162,22 @@ def by_librdkafka(name: str, bootstrap: str, credentials: Credentials) -> Outcom
     attempts: dict[str, Callable[[], object]] = {}
     for topic in (OPEN, CLOSED):
         attempts[f"produce {topic}"] = partial(produce, topic)
-        attempts[f"fetch {topic}"] = partial(consume, topic, f"{ANYBODYS}-{name}-{topic}")
+        attempts[f"fetch {topic}"] = partial(consume, topic, f"{PUBLIC}-{name}-{topic}")
         attempts[f"configs {topic}"] = partial(configs, ResourceType.TOPIC, topic)
-    for whose in (MINE, THEIRS):
-        own = f"{whose}-{name}"
-        attempts[f"group {whose}"] = partial(consume, OPEN, own)
-        attempts[f"create {whose}"] = partial(create, own)
-        attempts[f"transaction {whose}"] = partial(transaction, own)
+    for owner_name in (OWN, FOREIGN):
+        own = f"{owner_name}-{name}"
+        attempts[f"group {owner_name}"] = partial(consume, OPEN, own)
+        attempts[f"create {owner_name}"] = partial(create, own)
+        attempts[f"transaction {owner_name}"] = partial(transaction, own)
     attempts["configs broker"] = lambda: configs(ResourceType.BROKER, "1")
     attempts["delete closed"] = lambda: admin.delete_topics([CLOSED])[CLOSED].result(LIMIT_S)
     outcomes = {}
-    for what, attempt in attempts.items():
+    for operation, attempt in attempts.items():
         try:
             attempt()
-            outcomes[what] = "0"
+            outcomes[operation] = "0"
         except KafkaException as error:
-            outcomes[what] = str(error.args[0].code())
+            outcomes[operation] = str(error.args[0].code())
     outcomes["list"] = _seen(admin.list_topics(timeout=LIMIT_S).topics)
     return outcomes
 
@@ -190,7 +190,7 @@ def _seen(topics: Any) -> str:
 
 
 async def by_aiokafka(name: str, bootstrap: str, credentials: Credentials) -> Outcomes:
-    """As `by_librdkafka`."""
+    """The same attempts as `by_librdkafka`."""
     config = {"bootstrap_servers": bootstrap, **credentials.aiokafka}
 
     async def produce(topic: str) -> int:
@@ -199,7 +199,7 @@ async def by_aiokafka(name: str, bootstrap: str, credentials: Credentials) -> Ou
         return 0
 
     async def fetch(topic: str) -> int:
-        # Without a group; one that is assigned partitions by hand waits for ever where it may not read them.
+        # Without a group: a consumer with assigned partitions waits forever if it may not read them.
         async with AIOKafkaConsumer(topic, **config, auto_offset_reset="earliest") as consumer:
             await consumer.getone()
         return 0
@@ -229,26 +229,26 @@ async def by_aiokafka(name: str, bootstrap: str, credentials: Credentials) -> Ou
 
     outcomes: dict[str, str] = {}
 
-    async def tell(what: str, attempt: Awaitable[int]) -> None:
+    async def report(operation: str, attempt: Awaitable[int]) -> None:
         try:
             async with asyncio.timeout(LIMIT_S):
-                outcomes[what] = str(await attempt)
+                outcomes[operation] = str(await attempt)
         except AioError as error:
-            outcomes[what] = str(error.errno)
+            outcomes[operation] = str(error.errno)
 
     admin = AIOKafkaAdminClient(**config)
     await admin.start()
     try:
         for topic in (OPEN, CLOSED):
-            await tell(f"produce {topic}", produce(topic))
-            await tell(f"fetch {topic}", fetch(topic))
-            await tell(f"configs {topic}", configs(ConfigResourceType.TOPIC, topic))
-        for whose in (MINE, THEIRS):
-            await tell(f"group {whose}", group(f"{whose}-{name}"))
-            await tell(f"create {whose}", create(f"{whose}-{name}"))
-            await tell(f"transaction {whose}", transaction(f"{whose}-{name}"))
-        await tell("configs broker", configs(ConfigResourceType.BROKER, "1"))
-        await tell("delete closed", delete())
+            await report(f"produce {topic}", produce(topic))
+            await report(f"fetch {topic}", fetch(topic))
+            await report(f"configs {topic}", configs(ConfigResourceType.TOPIC, topic))
+        for owner_name in (OWN, FOREIGN):
+            await report(f"group {owner_name}", group(f"{owner_name}-{name}"))
+            await report(f"create {owner_name}", create(f"{owner_name}-{name}"))
+            await report(f"transaction {owner_name}", transaction(f"{owner_name}-{name}"))
+        await report("configs broker", configs(ConfigResourceType.BROKER, "1"))
+        await report("delete closed", delete())
         outcomes["list"] = _seen(await admin.list_topics())
     finally:
         await admin.close()

@@ -1,4 +1,4 @@
-"""What stands in for the programs of an operator's machines, where lines of the pages are run for a test.
+"""Replaces the programs of an operator's machines when a test runs lines of the pages.
 
     python stand_in.py NAME ARGUMENTS…
 
@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = Path(os.environ.get("STAND_INS", "."))
 MANAGER: Final = "manager.sock"
 VERBS: Final = ("start", "enable", "restart", "stop", "kill-kill")
-"""Of a service manager."""
+"""The verbs of a service manager."""
 _UNIT: Final = re.compile(r"fleet@(\w+)")
 _EXTRAS: Final = re.compile(r"(?P<what>.+?)(?:\[(?P<extras>[\w,-]+)\])?")
 
@@ -38,7 +38,7 @@ def become(*command: str) -> NoReturn:
 
 
 def ssh(arguments: Sequence[str]) -> NoReturn:
-    """The machine on the other side is this one; a shell there gets all words as one."""
+    """Run a command on this machine instead of a remote one; a remote shell gets all words as one."""
     host, *command = arguments
     if host.startswith("-") or not command:
         fail(f"ssh {arguments}: no host, or no command")
@@ -46,18 +46,18 @@ def ssh(arguments: Sequence[str]) -> NoReturn:
 
 
 def sudo(arguments: Sequence[str]) -> NoReturn:
-    """Runs the command as the user of the tests: the user that ``-u`` names may not exist here."""
+    """Run the command as the user of the tests: the user of ``-u`` may not exist here."""
     become(*(arguments[2:] if arguments[0] == "-u" else arguments))
 
 
 def install(arguments: Sequence[str]) -> NoReturn:
-    """Without owners: whoever runs the tests may not have the users."""
-    kept = list(arguments)
+    """Install without owners: the user of the tests may not have the right to change them."""
+    remaining = list(arguments)
     for option in ("-o", "-g"):
-        if option in kept:
-            at = kept.index(option)
-            del kept[at : at + 2]
-    become(shutil.which("install", path=os.defpath) or "/usr/bin/install", *kept)
+        if option in remaining:
+            at = remaining.index(option)
+            del remaining[at : at + 2]
+    become(shutil.which("install", path=os.defpath) or "/usr/bin/install", *remaining)
 
 
 def systemctl(arguments: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ def systemctl(arguments: Sequence[str]) -> None:
 
 
 def python3(arguments: Sequence[str]) -> None:
-    """An environment whose pip is a stand-in, too."""
+    """Create an environment whose pip is replaced, too."""
     if list(arguments[:2]) != ["-m", "venv"] or len(arguments) != 3:
         fail(f"python3 {arguments}: nothing but an environment is made here")
     programs = Path(arguments[2], "bin")
@@ -86,30 +86,30 @@ def python3(arguments: Sequence[str]) -> None:
 
 
 def pip(arguments: Sequence[str]) -> None:
-    """What is to be installed has to be here: the clone, or a file; and to have the extras that are named."""
+    """Check that the packages exist here: the clone, or a file; and that they have the named extras."""
     if arguments[0] != "install":
         fail(f"pip {arguments}: nothing but an installation stands in for itself")
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    arguments_known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for each in arguments[1:]:
-        wanted = _EXTRAS.fullmatch(each)
-        if each.startswith("--") or wanted is None:
+        extra = _EXTRAS.fullmatch(each)
+        if each.startswith("--") or extra is None:
             continue
-        if not Path(wanted["what"]).exists():
-            fail(f"pip: {wanted['what']} is not here, and on no index either")
-        missing = set((wanted["extras"] or "").split(",")) - {""} - set(known)
+        if not Path(extra["what"]).exists():
+            fail(f"pip: {extra['what']} is not here, and on no index either")
+        missing = set((extra["extras"] or "").split(",")) - {""} - set(arguments_known)
         if missing:
             fail(f"pip: there are no extras {missing}")
 
 
 def kubectl(arguments: Sequence[str]) -> None:
-    """A question for a single field is answered by what was asked for."""
+    """Answer a question for a single field with the configured answer."""
     given(arguments)
     if arguments[0] == "get":
         sys.stdout.write("stand-in://answer")
 
 
 def given(arguments: Sequence[str]) -> None:
-    """Files that are named have to be here: those of the clone, and those behind such options."""
+    """Check that the named files exist here: files of the clone, and files after the known options."""
     options = ("--file", "--values", "-f", "--from-file")
     named = [after for before, after in itertools.pairwise(arguments) if before in options]
     for each in (*named, *(each for each in arguments if each.startswith("deploy/"))):

@@ -1,4 +1,4 @@
-"""A command of the fleet's in a terminal of its own: what it shows there, one screen after the other."""
+"""A command of the fleet in a terminal: the screens that it shows, one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """Runs `fleet` with some arguments until the block ends."""
+    """Run `fleet` with some arguments until the block ends."""
 
     def __init__(self, *arguments: str) -> None:
         self._written = ""
@@ -59,12 +59,12 @@ class Terminal:
 
     @property
     def left(self) -> bool:
-        """Whether the screen of its own was entered, and left."""
+        """Whether the command entered, and left, the alternate screen."""
         written = self._written
         return OTHER_SCREEN in written and written.rfind(FORMER_SCREEN) > written.rfind(HOME)
 
     def await_all(self, *patterns: str) -> None:
-        """Wait until all of them are on one screen."""
+        """Wait until all texts are on one screen."""
 
         def there() -> bool:
             shown = self.shown
@@ -73,7 +73,7 @@ class Terminal:
         self._wait(there, f"{patterns} in the terminal")
 
     def await_none(self, pattern: str) -> None:
-        """Wait until it is not on a screen any more that has anything on it."""
+        """Wait until a text is missing from a screen that is not empty."""
         self._wait(lambda: self.shown.strip() and not re.search(pattern, self.shown), f"no {pattern}")
 
     def _wait(self, condition: Callable[[], object], what: str) -> None:
@@ -83,7 +83,7 @@ class Terminal:
             raise AssertionError(f"{error}; it shows:\n{self.shown}") from None
 
     def interrupt(self) -> int:
-        """As Ctrl-C does. Returns: the exit code"""
+        """Send SIGINT, as Ctrl-C does. Returns: the exit code."""
         self._process.send_signal(signal.SIGINT)
         code = self._process.wait(30)
         self._reading.join(30)

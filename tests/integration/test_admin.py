@@ -1,4 +1,4 @@
-"""The commands and the admin pages of a living fleet, and a drain that no client notices."""
+"""The commands and the admin pages of a running fleet, and a drain that no client notices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Owners = dict[BrokerId, list[ProxyId]]
 
 
 def fits(document: dict[str, Any], schema: str) -> dict[str, Any]:
-    """The document, which has to fit its schema in docs/schemas."""
+    """Read the document, which must match its schema in docs/schemas."""
     text = (ROOT / "docs" / "schemas" / f"{schema}.schema.json").read_text()
     jsonschema.validate(document, json.loads(text), cls=jsonschema.Draft202012Validator)
     return document
@@ -41,7 +41,7 @@ def page(fleet: LocalFleet, proxy_id: ProxyId, path: str) -> dict[str, Any]:
 
 
 def owners_in(samples: Samples, view: str) -> Owners:
-    """The ownership table as one member exports it: every series there is, and each of them is 1."""
+    """The ownership table as one member exports it: every existing series, each with the value 1."""
     table: Owners = {}
     for labels, value in samples["fleet_identity_owner"]:
         if labels["view"] == view:
@@ -116,8 +116,8 @@ def test_drain_follows_its_plan_and_producers_notice_nothing(
         for proxy_id in fleet.members:
             wait_for(partial(agree, fleet, proxy_id, owners), f"Metadata and metrics of {proxy_id}")
             assert scrape(fleet, proxy_id)["fleet_directory_generation"] == [({}, status["generation"])]
-        again = fleet_command(fleet, "drain", "p2")
-        assert (again["drained"], again["applied"]) == (True, False)
+        second_answer = fleet_command(fleet, "drain", "p2")
+        assert (second_answer["drained"], second_answer["applied"]) == (True, False)
 
         undrained = fits(fleet_command(fleet, "undrain", "p2"), "drain")
         assert (undrained["drained"], undrained["applied"]) == (False, True)
@@ -130,10 +130,10 @@ def test_drain_follows_its_plan_and_producers_notice_nothing(
     after = fleet_command(fleet, "status")
     assert after["generation"] > status["generation"]
     assert sorted(committed(after).values()) == [["p1"], ["p2"], ["p3"]]
-    (told,) = [each for each in page(fleet, "p1", "/ownership")["takeovers"] if each["reason"] == "drain"]
-    assert (told["proxy_id"], told["broker_ids"]) == ("p2", [planned["broker_id"]])
-    assert told["detected_mono_s"] <= told["advertised_mono_s"] < time.monotonic()
-    assert told["detected_mono_s"] <= told["committed_mono_s"] < time.monotonic()
+    (reported,) = [each for each in page(fleet, "p1", "/ownership")["takeovers"] if each["reason"] == "drain"]
+    assert (reported["proxy_id"], reported["broker_ids"]) == ("p2", [planned["broker_id"]])
+    assert reported["detected_mono_s"] <= reported["advertised_mono_s"] < time.monotonic()
+    assert reported["detected_mono_s"] <= reported["committed_mono_s"] < time.monotonic()
 
 
 def test_pin_moves_a_broker_until_it_is_unpinned(
@@ -145,8 +145,8 @@ def test_pin_moves_a_broker_until_it_is_unpinned(
     pinned = fits(fleet_command(fleet, "pin", str(broker_id), target), "pin")
     try:
         assert (pinned["broker_id"], pinned["proxy_id"], pinned["applied"]) == (broker_id, target, True)
-        again = fleet_command(fleet, "pin", str(broker_id), target)
-        assert (again["proxy_id"], again["applied"]) == (target, False)
+        second_answer = fleet_command(fleet, "pin", str(broker_id), target)
+        assert (second_answer["proxy_id"], second_answer["applied"]) == (target, False)
 
         def is_moved() -> bool:
             status = fleet_command(fleet, "status")
@@ -168,7 +168,7 @@ def test_pin_moves_a_broker_until_it_is_unpinned(
 
 
 def bound_port(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId) -> Endpoint:
-    """Where a member really listens for an identity.
+    """The address that a member binds for an identity.
 
     What passes there is not searched for addresses: among thousands of correlation ids some look like ports.
     """
@@ -179,7 +179,7 @@ def bound_port(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId) -> End
 
 
 def agree(fleet: LocalFleet, proxy_id: ProxyId, owners: Owners) -> bool:
-    """Whether a member's Metadata has these owners, and its metrics the whole table and nothing but it."""
+    """Whether a member's Metadata has these owners, and its metrics have exactly the same table."""
     samples = scrape(fleet, proxy_id)
     return (
         metadata_owners(fleet, proxy_id)
@@ -190,7 +190,7 @@ def agree(fleet: LocalFleet, proxy_id: ProxyId, owners: Owners) -> bool:
 
 
 def metadata_owners(fleet: LocalFleet, proxy_id: ProxyId) -> Owners:
-    """Who stands for each identity in the Metadata that a member answers with."""
+    """The member that each identity is advertised at in one member's Metadata."""
     with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
         table: Table = wire.brokers_of(connection.ask(wire.metadata(1)))
     return {broker_id: [str(fleet.owner_of(endpoint))] for broker_id, endpoint in table.items()}
@@ -222,12 +222,12 @@ def test_every_member_is_healthy_ready_and_exports_all_metrics(
 
 
 def leading(fleet: LocalFleet) -> set[ProxyId]:
-    """The members whose metrics say that they lead."""
+    """The members whose metrics report that they lead."""
     return {each for each in fleet.members if scrape(fleet, each)["fleet_raft_leader"] == [({}, 1.0)]}
 
 
 def test_requests_connections_bytes_and_refusals_are_counted(fleet: LocalFleet) -> None:
-    """A worker tells its counters once a second."""
+    """A worker reports its counters once per second."""
 
     def value(name: str, **labels: str) -> float:
         return sum(

@@ -1,4 +1,4 @@
-"""A fleet whose admin addresses want tokens and answer by TLS: its own commands, others, and Prometheus."""
+"""A fleet whose admin addresses require tokens and use TLS: its own commands, other clients, Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROMETHEUS = ROOT / "build" / "prometheus" / "bin" / "prometheus"
 
 @pytest.fixture(scope="module")
 def guarded(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """Its links have the same certificates."""
+    """A fleet whose links use the same certificates."""
     with fleets(kafka, tmp_path_factory.mktemp("guarded")) as make:
         yield make(peer_tls=True, admin_tokens=True)
 
@@ -44,7 +44,7 @@ def token_file(fleet: LocalFleet, role: str) -> Path:
 
 
 def ask(fleet: LocalFleet, proxy_id: ProxyId, path: str, token: str | None, method: str = "GET") -> int:
-    """The status of an answer to a client that nobody here wrote."""
+    """The status of an answer to a foreign client."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     url = f"https://{fleet.settings.member(proxy_id).admin}{path}"
     request = urllib.request.Request(url, headers=headers, method=method)
@@ -59,16 +59,16 @@ def ask(fleet: LocalFleet, proxy_id: ProxyId, path: str, token: str | None, meth
 
 def test_roles_hold_and_no_token_is_seen_anywhere(guarded: LocalFleet, fleet_command: FleetCommand) -> None:
     read, write = (token_file(guarded, role).read_text() for role in ("read", "write"))
-    said = [fleet_command(guarded, "status"), fleet_command(guarded, "check", "--node", "p1")]
-    assert [each["error"] for each in said[0]["answers"]] == [None] * 3
+    documents = [fleet_command(guarded, "status"), fleet_command(guarded, "check", "--node", "p1")]
+    assert [each["error"] for each in documents[0]["answers"]] == [None] * 3
 
-    # The member that is looked at asks the others as any reader does.
-    def counted() -> bool:
+    # The queried member queries the others as any reader does.
+    def sample_value() -> bool:
         live = fleet_command(guarded, "top", "--once")
         errors = {each["proxy_id"]: each["error"] for each in live["counted"]}
-        return errors == dict.fromkeys(guarded.members)  # one that is late once has not been refused
+        return errors == dict.fromkeys(guarded.members)  # a member that is late once has not been refused
 
-    wait_for(counted, "all are counted")
+    wait_for(sample_value, "all are counted")
 
     for path in ("/metrics", "/ownership", "/traffic"):
         assert [ask(guarded, "p2", path, token) for token in (None, "x" * 64, read, write)] == [
@@ -84,8 +84,8 @@ def test_roles_hold_and_no_token_is_seen_anywhere(guarded: LocalFleet, fleet_com
     }
     assert refused == {"no_token": 4, "wrong_token": 3, "read_only": 1, "unreadable": 0}
 
-    said += [fleet_command(guarded, verb, "p3") for verb in ("drain", "undrain")]
-    assert [each["applied"] for each in said[2:]] == [True, True]
+    documents += [fleet_command(guarded, verb, "p3") for verb in ("drain", "undrain")]
+    assert [each["applied"] for each in documents[2:]] == [True, True]
 
     assert "admin request refused: source=127.0.0.1 reason=no_token" in guarded.log("p2").read_text()
     written = [
@@ -93,21 +93,23 @@ def test_roles_hold_and_no_token_is_seen_anywhere(guarded: LocalFleet, fleet_com
     ]
     written += [each for each in guarded.data.rglob("*") if each.is_file()]
     assert guarded.log("p2") in written
-    seen = [each.read_bytes() for each in written] + [json.dumps(said).encode()]
+    secret_places = [each.read_bytes() for each in written] + [json.dumps(documents).encode()]
     for proxy_id in guarded.members:
         process = psutil.Process(guarded.pid(proxy_id))
-        seen += [" ".join(each.cmdline()).encode() for each in (process, *process.children(recursive=True))]
+        secret_places += [
+            " ".join(each.cmdline()).encode() for each in (process, *process.children(recursive=True))
+        ]
     for token in (read, write):
-        assert not any(token.encode() in each for each in seen)
+        assert not any(token.encode() in each for each in secret_places)
 
 
 def test_a_token_is_replaced_while_members_run(guarded: LocalFleet, fleet_command: FleetCommand) -> None:
     file = token_file(guarded, "read")
     former, fresh = file.read_text(), secrets.token_hex(32)
-    beside = file.with_name("fresh-token")
-    beside.touch(mode=0o600)
-    beside.write_text(fresh)
-    os.replace(beside, file)
+    new_file = file.with_name("fresh-token")
+    new_file.touch(mode=0o600)
+    new_file.write_text(fresh)
+    os.replace(new_file, file)
     for proxy_id in guarded.members:
         assert [ask(guarded, proxy_id, "/ownership", token) for token in (former, fresh)] == [401, 200]
     assert fleet_command(guarded, "status")["agree"]
@@ -126,15 +128,19 @@ def test_admin_address_reports_when_its_certificates_expire(guarded: LocalFleet)
 
 
 def test_doctor_warns_of_expiring_link_certificates(guarded: LocalFleet, fleet_command: FleetCommand) -> None:
-    told = fleet_command(guarded, "doctor")["findings"]
+    findings = fleet_command(guarded, "doctor")["findings"]
     soon = {
-        each["subject"] for each in told if (each["check"], each["verdict"]) == ("certificates", "warning")
+        each["subject"]
+        for each in findings
+        if (each["check"], each["verdict"]) == ("certificates", "warning")
     }
-    assert soon == {f"{who} {what}" for who in guarded.members for what in ("admin", "peer_tls.certificate")}
+    assert soon == {
+        f"{principal} {what}" for principal in guarded.members for what in ("admin", "peer_tls.certificate")
+    }
 
 
 def test_prometheus_scrapes_with_the_token_to_read(guarded: LocalFleet, tmp_path: Path) -> None:
-    """With the configuration of deploy/prometheus, but for where members and files are."""
+    """With the configuration of deploy/prometheus, except for the places of members and files."""
     document = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus-tls.yml").read_text())
     (job,) = document["scrape_configs"]
     job["authorization"]["credentials_file"] = str(token_file(guarded, "read"))

@@ -1,4 +1,4 @@
-"""aiokafka behind the fleet: its own implementation of the protocol, in Python."""
+"""aiokafka behind the fleet: a separate implementation of the protocol in Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MakeTopic = Callable[..., str]
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 (what a client's own tasks have come to is waited for)
+        while not condition():  # noqa: ASYNC110 (the condition depends on a client's own tasks)
             await asyncio.sleep(0.02)
 
 
@@ -86,8 +86,8 @@ async def test_aiokafka_learns_only_fleet_addresses_of_the_cluster(
         await admin.start()
         try:
             described = await admin.describe_cluster()
-            asked = [ConfigResource(ConfigResourceType.BROKER, "1")]
-            (configs,) = await admin.describe_configs(asked)
+            resources = [ConfigResource(ConfigResourceType.BROKER, "1")]
+            (configs,) = await admin.describe_configs(resources)
         finally:
             await admin.close()
     brokers = {each["node_id"]: Endpoint(each["host"], each["port"]) for each in described["brokers"]}

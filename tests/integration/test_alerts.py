@@ -1,4 +1,4 @@
-"""What raises an alert, done to a real fleet under a real Prometheus; what does not, raises none.
+"""Causes of alerts in a real fleet under a real Prometheus, and events that raise no alert.
 
 `for` is shorter here (see `HURRY`); expressions and windows are those that operators load. The same
 Prometheus is asked what the dashboard asks.
@@ -20,10 +20,10 @@ import yaml
 from fleet.core.model import BrokerId, IdentitySpace, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.harness import is_whole
-from tests.chaos.network import Network, network
-from tests.conftest import IMPATIENT, MakeTopic, whole_again
-from tests.dashboards import as_asked, dashboard, queries
+from tests.chaos.harness import is_fully_linked
+from tests.chaos.network import PeerNetwork, network
+from tests.conftest import IMPATIENT, MakeTopic, restore_fleet
+from tests.dashboards import dashboard, queries, with_variables_replaced
 from tests.integration.clients import LIMIT_S, Load, Reader, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
 from tests.integration.prometheus import (
@@ -41,20 +41,20 @@ pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 Owners = dict[BrokerId, set[ProxyId]]
 
 FLEET: Final = "fleet"
-NARROW: Final = "fleet-narrow"
+NARROW_FLEET: Final = "fleet-narrow"
 ALERT_LIMIT_S: Final = 2 * LIMIT_S
 LONGEST_FOR_S: Final = 20
-"""Of the alerts about members, in a hurry: two minutes."""
-MOST_TAKEOVERS: Final = 4
-"""Of which FleetTakeoverRate does not tell."""
+"""The sped-up `for` of the alerts about members: two minutes."""
+MAX_TAKEOVERS: Final = 4
+"""The number of takeovers at which FleetTakeoverRate does not fire."""
 LASTING: Final = {("FleetTakeoverRate", "")}
-"""What goes on for a quarter of an hour, through the tests after the one that is about it."""
+"""The alerts that fire for a quarter of an hour, during the tests after their own one."""
 
 
 @pytest.fixture(scope="module")
 def linked(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[LocalFleet, Network]]:
+) -> Iterator[tuple[LocalFleet, PeerNetwork]]:
     """Three members, and the links between them."""
     folder = tmp_path_factory.mktemp("alerts")
     running = LocalFleet(folder / "fleet", kafka.endpoints, timing={**IMPATIENT, **PATIENT})
@@ -66,7 +66,7 @@ def linked(
 
 
 @pytest.fixture(scope="module")
-def whole(linked: tuple[LocalFleet, Network]) -> LocalFleet:
+def whole(linked: tuple[LocalFleet, PeerNetwork]) -> LocalFleet:
     return linked[0]
 
 
@@ -85,17 +85,17 @@ def narrow(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def watching(
     whole: LocalFleet, narrow: LocalFleet, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    with prometheus(tmp_path_factory.mktemp("prometheus"), {FLEET: whole, NARROW: narrow}) as running:
+    with prometheus(tmp_path_factory.mktemp("prometheus"), {FLEET: whole, NARROW_FLEET: narrow}) as running:
         yield running
 
 
 @pytest.fixture
 def own(whole: LocalFleet, kafka: KafkaCluster, watching: Prometheus) -> LocalFleet:
-    """Three members; what a test before has stopped runs again, all are scraped, and nothing fires any more.
+    """Three members, all running again after the former test, all scraped, and without a firing alert.
 
     Found: where Prometheus has scraped only one that is dead, the fleet is gone, and the error budget burns.
     """
-    whole_again(whole, kafka)
+    restore_fleet(whole, kafka)
     scraped = f'up{{job="{FLEET}"}} == 1'
     wait_for(lambda: len(watching.ask(scraped)) == len(whole.members), "every member scraped")
     wait_for(lambda: not watching.firing(FLEET) - LASTING, "no alert any more", ALERT_LIMIT_S)
@@ -108,7 +108,7 @@ def follower(fleet: LocalFleet) -> ProxyId:
 
 
 def are(watching: Prometheus, view: str, expected: list[Owners]) -> bool:
-    """Whether all members together tell Prometheus one of these tables, and nothing else."""
+    """Whether all members together export one of these tables to Prometheus, and nothing else."""
     found: Owners = {}
     for labels, value in watching.ask(f'fleet_identity_owner{{job="{FLEET}", view="{view}"}}'):
         assert value == 1
@@ -129,12 +129,14 @@ def test_only_for_and_interval_are_in_a_hurry() -> None:
 
 
 def test_a_fleet_at_rest_raises_nothing(own: LocalFleet, watching: Prometheus) -> None:
-    seen = f'count_over_time(fleet:identities_unserved:ratio{{job="{FLEET}"}}[1h]) > {2 * LONGEST_FOR_S}'
-    wait_for(lambda: watching.ask(seen), "enough evaluations", ALERT_LIMIT_S)
+    past_alert_query = (
+        f'count_over_time(fleet:identities_unserved:ratio{{job="{FLEET}"}}[1h]) > {2 * LONGEST_FOR_S}'
+    )
+    wait_for(lambda: watching.ask(past_alert_query), "enough evaluations", ALERT_LIMIT_S)
     up = f'up{{job="{FLEET}"}}'
     wait_for(lambda: {value for _, value in watching.ask(up)} == {1.0}, "all are scraped")
     each_of_all = f'fleet_identity_live_owners{{job="{FLEET}"}}'
-    wait_for(lambda: len(watching.ask(each_of_all)) == 3 * len(own.members), "all tell of all")
+    wait_for(lambda: len(watching.ask(each_of_all)) == 3 * len(own.members), "all members report all others")
     assert watching.ask(f'max_over_time(fleet:identities_unserved:ratio{{job="{FLEET}"}}[1h])') == [
         ({"job": FLEET}, 0.0)
     ]
@@ -148,7 +150,9 @@ def test_alerts_report_missing_port_and_expiring_certificate(watching: Prometheu
         ("FleetErrorBudgetBurnsFast", ""),
         ("FleetErrorBudgetBurnsSlowly", ""),
     }
-    wait_for(lambda: watching.firing(NARROW) == expected, f"{expected}, and nothing else", ALERT_LIMIT_S)
+    wait_for(
+        lambda: watching.firing(NARROW_FLEET) == expected, f"{expected}, and nothing else", ALERT_LIMIT_S
+    )
 
 
 def test_alerts_report_a_killed_member_but_not_its_takeover(
@@ -171,7 +175,7 @@ def test_alerts_report_a_killed_member_but_not_its_takeover(
 def test_takeover_is_seen_and_every_dashboard_panel_has_data(
     own: LocalFleet, kafka: KafkaCluster, watching: Prometheus, make_topic: MakeTopic
 ) -> None:
-    """Found: a reason was counted from its first takeover on, and of that Prometheus saw no increase."""
+    """Found: a reason was exported from its first takeover on, so Prometheus did not see an increase."""
     victim, topic = follower(own), make_topic()
     others = [each for each in own.members if each != victim]
     before = {each.broker_id: set(each.committed) for each in own.ownership(victim).identities}
@@ -179,14 +183,14 @@ def test_takeover_is_seen_and_every_dashboard_panel_has_data(
         wait_for(partial(are, watching, view, [before]), f"{before}, {view}")
     (moving,) = (broker_id for broker_id, found in before.items() if found == {victim})
     after = [{**before, moving: {each}} for each in others]
-    told = {admin_address(own, each) for each in others}
+    reporters = {admin_address(own, each) for each in others}
     broken = f'increase(fleet_protocol_errors_total{{job="{FLEET}"}}[1m]) > 0'
     with Load(own.bootstrap(), topic, rate_per_s=120) as load, Reader(own.bootstrap(), topic) as reader:
         wait_for(lambda: reader.received, "records read")
         killed_s = own.kill(victim)
         for view in ("advertised", "committed"):
             wait_for(partial(are, watching, view, after), f"{moving} elsewhere, {view}")
-        wait_for(lambda: counting(watching, killed_s) == told, "a takeover that both have counted")
+        wait_for(lambda: counting(watching, killed_s) == reporters, "a takeover that both have counted")
         with Connection(own.bootstrap_endpoint(others[0])) as connection:
             connection.send(struct.pack(">i", -1) + bytes(60))
             assert connection.ends()
@@ -200,19 +204,19 @@ def test_takeover_is_seen_and_every_dashboard_panel_has_data(
 
 
 def counting(watching: Prometheus, since_s: float) -> set[str]:
-    """The members of whom Prometheus sees that they have counted a takeover since a moment."""
+    """The members with an increased takeover counter in Prometheus since a moment."""
     window_s = math.ceil(time.monotonic() - since_s) + 3 * SCRAPE_S
     increase = f'increase(fleet_takeovers_total{{job="{FLEET}"}}[{window_s}s])'
     return {labels["instance"] for labels, _ in watching.ask(f"sum by (instance) ({increase}) > 0")}
 
 
 def has_data(watching: Prometheus, expression: str) -> bool:
-    return any(not math.isnan(value) for _, value in watching.ask(as_asked(expression)))
+    return any(not math.isnan(value) for _, value in watching.ask(with_variables_replaced(expression)))
 
 
 def test_alert_reports_a_member_that_misses_a_commit(
     own: LocalFleet,
-    linked: tuple[LocalFleet, Network],
+    linked: tuple[LocalFleet, PeerNetwork],
     kafka: KafkaCluster,
     watching: Prometheus,
     fleet_command: FleetCommand,
@@ -229,13 +233,14 @@ def test_alert_reports_a_member_that_misses_a_commit(
         wait_for(lambda: expected <= watching.firing(FLEET), f"{expected}", ALERT_LIMIT_S)
     finally:
         links.heal()
-        wait_for(lambda: is_whole(own), "every link")
+        wait_for(lambda: is_fully_linked(own), "every link")
         fleet_command(own, "undrain", other)
     own.await_settled(frozenset(kafka.brokers))
     wait_for(lambda: not watching.firing(FLEET), "no alert any more", ALERT_LIMIT_S)
-    # It has no quorum of its own either, of which it tells after 15 s.
+    # The member has no quorum of its own either, and reports this after 15 s.
     late = {("FleetDirectoryStale", admin_address(own, cut_off))}
-    # Nor does it hear of the others, of which it tells after 20 s; on a slow machine all this takes as long.
+    # Nor does the member hear the others, and reports this after 20 s; a slow machine needs as long for all
+    # this.
     late |= {("FleetMemberDown", each) for each in own.members}
     assert watching.fired(FLEET, time.monotonic() - began_s) - late == expected
 
@@ -256,14 +261,15 @@ def test_alert_reports_a_dead_broker_and_no_budget_is_spent(
 
 
 def test_alert_reports_members_that_flap(own: LocalFleet, kafka: KafkaCluster, watching: Prometheus) -> None:
-    """Two take turns, because one that flaps is taken in later each time; the leader counts them all."""
+    """Two members alternate, because a flapping member is taken back later each time; the leader counts
+    all."""
     leader, expected = own.leader(), {("FleetTakeoverRate", "")}
     assert watching.firing(FLEET) == set()
     victims = cycle(each for each in own.members if each != leader)
-    for victim in islice(victims, MOST_TAKEOVERS + 1):
+    for victim in islice(victims, MAX_TAKEOVERS + 1):
         own.await_settled(frozenset(kafka.brokers))
         if watching.firing(FLEET) == expected:
-            break  # those of the tests before count, too
+            break  # takeovers of the former tests count, too
         own.kill(victim)
         own.await_settled(frozenset(kafka.brokers), own.running)
         own.start(victim)

@@ -1,4 +1,4 @@
-"""A fleet whose brokers name a port that cannot be."""
+"""A fleet whose brokers advertise an impossible port."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EVENTS = ("fleet_events_sent_total", "fleet_events_spooled", "fleet_events_dropp
 
 
 @dataclass
-class Misnamed:
-    """Relays before the brokers of a cluster, and the ports that Metadata names for these."""
+class MisnamedBrokers:
+    """Relays in front of the brokers of a cluster, and the ports that Metadata names for them."""
 
     kafka: KafkaCluster
     fronts: dict[BrokerId, Endpoint]
     ports: dict[BrokerId, int]
-    wrong: int = 0
-    """How often a port that cannot be was named."""
+    misnamed: int = 0
+    """The number of times that the impossible port was sent."""
     _replaced: dict[bytes, BrokerId] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Misnamed:
     def change(self, frame: bytes) -> bytes:
         for address, broker_id in self._replaced.items():
             named = self.ports[broker_id]
-            self.wrong += named == NO_PORT and address in frame
+            self.misnamed += named == NO_PORT and address in frame
             frame = frame.replace(address, address[:-4] + struct.pack(">i", named))
         return frame
 
@@ -56,11 +56,11 @@ def _address(host: str, port: int) -> bytes:
 
 
 @contextmanager
-def misnaming(kafka: KafkaCluster) -> Iterator[Misnamed]:
-    """The brokers behind relays at their hosts, and one of them with a port that cannot be."""
+def misnamed_brokers(kafka: KafkaCluster) -> Iterator[MisnamedBrokers]:
+    """Brokers behind relays at their hosts, one of them with an impossible port."""
     ports = dict(zip(kafka.brokers, free_ports(len(kafka.brokers)), strict=True))
     fronts = {each: Endpoint(kafka.brokers[each].host, port) for each, port in ports.items()}
-    made = Misnamed(kafka, fronts, {**ports, MISNAMED: NO_PORT})
+    made = MisnamedBrokers(kafka, fronts, {**ports, MISNAMED: NO_PORT})
     relays = Relays()
     try:
         for broker_id, front in fronts.items():
@@ -80,7 +80,7 @@ def _all_sent(sent: Callable[[], list[float]], waiting: Callable[[], list[float]
 
 
 def test_events_and_weights_go_on_where_a_port_cannot_be(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with misnaming(kafka) as misnamed:
+    with misnamed_brokers(kafka) as misnamed:
         fleet = LocalFleet(
             tmp_path / "fleet",
             tuple(each for broker_id, each in misnamed.fronts.items() if broker_id != MISNAMED),
@@ -92,8 +92,8 @@ def test_events_and_weights_go_on_where_a_port_cannot_be(kafka: KafkaCluster, tm
         )
         with fleet:
             fleet.await_settled(frozenset(kafka.brokers) - {MISNAMED})
-            before = misnamed.wrong
-            wait_for(lambda: misnamed.wrong > before + 20, "members have read that port again and again")
+            before = misnamed.misnamed
+            wait_for(lambda: misnamed.misnamed > before + 20, "members have read the port repeatedly")
             misnamed.ports[MISNAMED] = misnamed.fronts[MISNAMED].port
             fleet.await_settled(frozenset(kafka.brokers))
 

@@ -1,4 +1,4 @@
-"""The workloads of the benchmarks that are not all requests and gigabytes, with a real member."""
+"""Small benchmark workloads with a real member."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.integration.clients import count
 
 pytestmark = pytest.mark.size("test-all")
 
-MANY = 3 * CONCURRENT_CLIENTS
-FEW = 5
+MANY_CONNECTIONS = 3 * CONCURRENT_CLIENTS
+FEW_CONNECTIONS = 5
 REQUESTS = 500
-CROWD = {"connects_per_s", "cpu_us_per_connect", "memory_mb", "kib_per_connection", "cpu_us_per_request"}
+CROWD_SIZE = {"connects_per_s", "cpu_us_per_connect", "memory_mb", "kib_per_connection", "cpu_us_per_request"}
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def stage(kafka: KafkaCluster, make_fleet: MakeFleet) -> Stage:
 def test_a_crowd_comes_is_answered_and_leaves(stage: Stage) -> None:
     (target,) = stage.targets
     before = open_files(target)
-    found = asyncio.run(measure_crowd(target, MANY, memory_bytes(target)))
-    assert found.keys() == CROWD
+    found = asyncio.run(measure_crowd(target, MANY_CONNECTIONS, memory_bytes(target)))
+    assert found.keys() == CROWD_SIZE
     assert all(value > 0 for value in found.values())
     assert sum(open_files(target)) <= sum(before)
 
@@ -53,7 +53,7 @@ def test_a_crowd_comes_is_answered_and_leaves(stage: Stage) -> None:
 def test_sparse_records_are_timed_on_their_way_to_the_consumer(stage: Stage) -> None:
     (target,) = stage.targets
     topic = stage.create_topic("sparse", (1,))
-    found = run(target, Spec("sparse", target.bootstrap_servers, topic, 1, FEW))
+    found = run(target, Spec("sparse", target.bootstrap_servers, topic, 1, FEW_CONNECTIONS))
     assert found.keys() == {
         "p50_us",
         "p99_us",
@@ -65,7 +65,7 @@ def test_sparse_records_are_timed_on_their_way_to_the_consumer(stage: Stage) -> 
     assert 0 < found["p50_us"] <= found["p99_us"]
     assert found["cpu_us_per_record_over_rest"] < found["cpu_us_per_record"]
     assert found["rest_cpu_ms_per_s"] > 0
-    # It has waited for each record's time: the member's clockwork went on meanwhile, and was read.
+    # The workload has waited for each record's time: the member's periodic work went on meanwhile.
     assert found["member_cpu_us_per_record"] > found["cpu_us_per_record"] > 0
     stage.delete_topic(topic)
 
@@ -73,16 +73,30 @@ def test_sparse_records_are_timed_on_their_way_to_the_consumer(stage: Stage) -> 
 def test_many_connections_have_a_request_outstanding_each(stage: Stage) -> None:
     (target,) = stage.targets
     topic = stage.create_topic("sync", (1,))
-    found = run(target, Spec("sync", target.bootstrap_servers, topic, 1, FEW * MANY, connections=MANY))
+    found = run(
+        target,
+        Spec(
+            "sync",
+            target.bootstrap_servers,
+            topic,
+            1,
+            FEW_CONNECTIONS * MANY_CONNECTIONS,
+            connections=MANY_CONNECTIONS,
+        ),
+    )
     assert found.keys() >= {"p50_us", "p99_us", "requests_per_s", "cpu_us_per_request"}
-    assert count(target.bootstrap_servers, topic, (0,)) == FEW * MANY + MANY  # one each to warm up
+    assert (
+        count(target.bootstrap_servers, topic, (0,)) == FEW_CONNECTIONS * MANY_CONNECTIONS + MANY_CONNECTIONS
+    )  # one request each to warm up
     stage.delete_topic(topic)
 
 
 def test_a_record_that_is_refused_ends_the_measurement(stage: Stage) -> None:
     (target,) = stage.targets
     with pytest.raises(BenchError, match="sync could not begin"):
-        run(target, Spec("sync", target.bootstrap_servers, "no-such-topic", 1, FEW, connections=2))
+        run(
+            target, Spec("sync", target.bootstrap_servers, "no-such-topic", 1, FEW_CONNECTIONS, connections=2)
+        )
 
 
 def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path: Path) -> None:
@@ -92,9 +106,9 @@ def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path
     parts = [value for name, value in found.items() if name.startswith("cpu_us_per_request_")]
     assert len(parts) > 2
     assert sum(parts) == pytest.approx(found["cpu_us_per_request"], rel=0.02)
-    # There may be no library that has less than a hundredth of so few samples.
+    # A small sample may lack libraries with less than a hundredth of the samples.
     assert found[f"cpu_us_per_request_{KERNEL}"] > found.get(f"cpu_us_per_request_{OTHERS}", 0.0)
-    # It waits for each request and for each answer, mostly; and reads and writes both.
+    # A worker mostly waits for each request and each answer, and reads and writes both.
     assert 0.5 < found["waits_per_record"] < 4
     assert 1.5 < found["read_calls_per_record"] < 4
     assert 1.5 < found["write_calls_per_record"] < 4
@@ -110,39 +124,46 @@ def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: 
             assert target.security["security.protocol"] == "ssl"
             topic = sealed.create_topic("small", (1, 2, 3))
             found = run(
-                target, Spec("small", target.bootstrap_servers, topic, 3, FEW, security=target.security)
+                target,
+                Spec("small", target.bootstrap_servers, topic, 3, FEW_CONNECTIONS, security=target.security),
             )
             assert found["requests_per_s"] > 0
             many = Spec(
-                "sync", target.bootstrap_servers, topic, 1, FEW * 2, connections=2, security=target.security
+                "sync",
+                target.bootstrap_servers,
+                topic,
+                1,
+                FEW_CONNECTIONS * 2,
+                connections=2,
+                security=target.security,
             )
             assert run(target, many)["requests_per_s"] > 0
-            crowded = asyncio.run(measure_crowd(target, MANY, memory_bytes(target)))
+            crowded = asyncio.run(measure_crowd(target, MANY_CONNECTIONS, memory_bytes(target)))
             assert crowded["connects_per_s"] > 0
 
 
 @pytest.mark.parametrize("to_brokers", [False, True])
 def test_a_storm_may_come_by_tls(tmp_path: Path, *, to_brokers: bool) -> None:
-    """Straight to the brokers, too, where they speak it."""
+    """Also directly to the brokers, where they use TLS."""
     tls_files = tls.issue_tls_files(tmp_path / "certificates", to_brokers=to_brokers, brokers=3)
     lines = peers.load_sides()[tls.BOTH if to_brokers else "client"]
     with storm.staged(tmp_path, 3, 10, (DIRECT, FORWARDER, FLEET), lines, tls_files) as targets:
-        found = {target.name: storm.storm(target, MANY) for target in targets}
+        found = {target.name: storm.storm(target, MANY_CONNECTIONS) for target in targets}
     assert found.keys() == ({DIRECT, FORWARDER, FLEET} if to_brokers else {FORWARDER, FLEET})
     assert found[FLEET].keys() == {"ms", "cpu_us", "peak_mib"}
 
 
 def test_a_request_touches_hardly_more_pages_than_in_a_forwarder(tmp_path: Path) -> None:
-    """Of a compiled worker: what ten requests a second cost. 1.14 times; it was 1.56 once."""
+    """The cost of ten requests per second for a compiled worker: 1.14 times; once it was 1.56 times."""
     bare, worker = (isolated_worker.pages(target, tmp_path / target) for target in isolated_worker.TARGETS)
-    assert bare > 100  # less than a hundred would be no Python
+    assert bare > 100  # less than a hundred would not be Python
     assert worker < 1.25 * bare
 
 
 def test_a_storm_is_answered_whole(tmp_path: Path) -> None:
-    """Of a fleet before scripted brokers, whose addresses it takes for what they are."""
+    """A fleet in front of scripted brokers, whose addresses it uses as they are."""
     with storm.staged(tmp_path, 3, 10, (DIRECT, FLEET), peers.load()) as targets:
-        found = {target.name: storm.storm(target, MANY) for target in targets}
+        found = {target.name: storm.storm(target, MANY_CONNECTIONS) for target in targets}
         (straight, through) = (advertised_at(target) for target in targets)
     assert found.keys() == {DIRECT, FLEET}
     assert found[FLEET].keys() == {"ms", "cpu_us", "peak_mib"}
@@ -151,16 +172,16 @@ def test_a_storm_is_answered_whole(tmp_path: Path) -> None:
 
 
 def advertised_at(target: Target) -> dict[int, str]:
-    """The host of each broker, as Metadata says."""
+    """The host of each broker in Metadata."""
 
-    async def asked() -> dict[int, str]:
+    async def answers_by_member() -> dict[int, str]:
         at = parse_endpoint(target.bootstrap_servers.split(",")[0])
         reader, writer = await asyncio.open_connection(at.host, at.port)
         table = await ask((reader, writer))
         writer.close()
         return {broker_id: each.host for broker_id, each in table.items()}
 
-    return asyncio.run(asked())
+    return asyncio.run(answers_by_member())
 
 
 def test_the_control_plane_commits_hands_out_and_takes_over(
@@ -177,9 +198,9 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
     }
     assert found.pop("directory_ms") >= 0
     assert all(value > 0 for value in found.values())
-    # Two were killed, and two survivors were there to say so, each time: `benchmarks.full_load` would see it.
+    # Two members were killed, and two survivors reported each: `benchmarks.full_load` would fail otherwise.
     assert suspicions(fleet) >= suspected + 4
-    # As it was before: nobody is drained, and everybody lives.
+    # As before: no member is drained, and all are alive.
     fleet.await_settled(broker_ids)
     assert not any(each.drained for each in fleet.ownership(fleet.members[0]).members)
 
@@ -198,5 +219,5 @@ async def test_other_clients_wait_through_a_kill_without_loss(
         assert outcome.audit.passed
         assert {stall.killed} == set(fleet.members) - set(fleet.running)
         assert not stall.was_leader
-        # Something comes on a partition every 33 ms when nobody is killed.
+        # Without a kill, a partition receives records every 33 ms.
         assert min(stall.producer_stall_ms, stall.consumer_stall_ms) > 1000 * PARTITIONS / RATE_PER_S

@@ -1,4 +1,4 @@
-"""A real broker that dies under the fleet: its clients are told at once, and nobody else is."""
+"""A real broker dies behind the fleet: its clients are refused at once, and other clients notice nothing."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.integration.wire import Connection
 pytestmark = pytest.mark.size("test")
 
 AT_ONCE_S = 3.0
-"""Below `upstream_connect_timeout_s`: the broker's refusal is passed on, and not waited out."""
+"""Less than `upstream_connect_timeout_s`: the fleet forwards the refusal without waiting for the limit."""
 DOWN = 3
 
 
 @pytest.fixture
-def whole_again(kafka: KafkaCluster, fleet: LocalFleet) -> Iterator[None]:
-    """Leaves brokers and fleet as they were."""
+def restore_fleet(kafka: KafkaCluster, fleet: LocalFleet) -> Iterator[None]:
+    """Restores brokers and fleet."""
     yield
     kafka.await_ready()
     wait_for(
@@ -67,9 +67,9 @@ def test_dead_broker_closes_only_its_own_port_and_comes_back(
                 assert config_error(served, broker_id) == 0
         with Connection(fleet.bootstrap_endpoint(proxy_id)) as bootstrap:
             assert bootstrap.ask(wire.metadata(1))
-        wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows it")
+        wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows the change")
         assert fleet.is_ready(proxy_id)
-    # Somebody still stands for it, and no other identity has moved.
+    # The identity still has an owner, and no other identity has moved.
     now = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
     assert {each: now[each] for each in (1, 2)} == {each: owners[each] for each in (1, 2)}
     assert now[DOWN] != ()
@@ -78,8 +78,8 @@ def test_dead_broker_closes_only_its_own_port_and_comes_back(
     kafka.start_broker(DOWN)
     for proxy_id in fleet.members:
         wait_for(partial(serves_again, fleet, proxy_id), f"broker {DOWN} through {proxy_id}")
-    seen = read_all(fleet.bootstrap(), topic, len(values), partitions=6)
-    assert sorted(each.value() for each in seen) == values
+    received = read_all(fleet.bootstrap(), topic, len(values), partitions=6)
+    assert sorted(each.value() for each in received) == values
 
 
 def knows_that_it_is_down(fleet: LocalFleet, proxy_id: str) -> bool:
@@ -96,16 +96,16 @@ def serves_again(fleet: LocalFleet, proxy_id: str) -> bool:
 
 BOOTSTRAPS = 8
 FROZEN_S = 7.0
-"""Longer than what a worker finds out by itself is held for."""
+"""Longer than a worker keeps what it observed itself."""
 
 
 @pytest.mark.usefixtures("whole_again")
 def test_a_broker_that_is_frozen_gets_no_bootstrap_connection(fleet: LocalFleet, kafka: KafkaCluster) -> None:
-    """Found: its kernel takes connections, and half of all clients waited for it in vain."""
+    """Found: the frozen broker's kernel accepted connections, and half of all clients waited in vain."""
     os.kill(kafka.pid(DOWN), signal.SIGSTOP)
     try:
         for proxy_id in fleet.members:
-            wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows it")
+            wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows the change")
         until_s = time.monotonic() + FROZEN_S
         wait_for(lambda: time.monotonic() > until_s, "time has passed")
         for proxy_id in fleet.members:

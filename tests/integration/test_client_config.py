@@ -1,4 +1,4 @@
-"""What `fleet client-config` prints is taken by the clients that it is for, and leads them to the fleet.
+"""The clients accept the settings that `fleet client-config` prints, and reach the fleet with them.
 
 Spark's is not among them: its connector to Kafka is not here. Its settings are Java's, and two of its own.
 """
@@ -153,7 +153,7 @@ def client_config(fleet: LocalFleet, client: Client) -> str:
 
 
 def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
-    """What it says on standard error; it must succeed."""
+    """Run a client that must succeed. Returns: its standard error."""
     done = subprocess.run(
         [str(each) for each in command],
         input=stdin,

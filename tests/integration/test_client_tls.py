@@ -1,4 +1,4 @@
-"""A fleet whose listener is TLS and wants certificates: clients, takeovers, drains, new certificates."""
+"""A fleet whose TLS listener requires certificates: clients, takeovers, drains, new certificates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def app(authority: Authority) -> Pair:
 
 @pytest.fixture(scope="module")
 def config(authority: Authority, app: Pair) -> dict[str, str]:
-    """What librdkafka is told."""
+    """The settings of librdkafka."""
     return {
         "security.protocol": "ssl",
         "ssl.ca.location": str(authority.certificate),
@@ -139,7 +139,7 @@ def test_franz_go(
     with FranzGo(*sealed, "work", secured.bootstrap(), topic, topic, "consumer") as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic, topic)
+    client.check_records(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_kafka_go_and_sarama(
     with GoProgram(program, *sealed, "work", secured.bootstrap(), topic, topic) as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic, topic)
+    client.check_records(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.size("test")
@@ -172,7 +172,7 @@ def test_without_a_certificate_nobody_gets_in(secured: LocalFleet, authority: Au
         return sum(float(value) for page in pages for value in REFUSED.findall(page))
 
     before = refused()
-    nobody = AdminClient(
+    anonymous_admin = AdminClient(
         {
             "bootstrap.servers": secured.bootstrap(),
             "security.protocol": "ssl",
@@ -180,7 +180,7 @@ def test_without_a_certificate_nobody_gets_in(secured: LocalFleet, authority: Au
         }
     )
     with pytest.raises(Exception, match=r"_TRANSPORT|timed out"):
-        nobody.list_topics(timeout=5)
+        anonymous_admin.list_topics(timeout=5)
     wait_for(lambda: refused() > before, "the refusal is counted")
 
 
@@ -192,28 +192,28 @@ def test_new_certificates_under_load_are_no_error(
     config: dict[str, Any],
     app: Pair,
 ) -> None:
-    """Connections that are up stay up; new ones are met with the new certificate."""
+    """Existing connections stay, and new connections get the new certificate."""
     topic, served = make_topic(), make_topic()
     context = ssl.create_default_context(cafile=authority.certificate)
     context.load_cert_chain(app.certificate, app.key)
-    kept = []
+    refused_lines = []
     try:
         with Reader(secured.bootstrap(), topic, **config) as reader:
             with Load(secured.bootstrap(), topic, **config) as load:
                 for round_number in range(5):
                     for proxy_id in secured.members:
                         issued = authority.issue(f"{proxy_id}-external").certificate.read_text()
-                        kept.append(Connection(secured.bootstrap_endpoint(proxy_id), context))
-                        assert kept[-1].certificate == ssl.PEM_cert_to_DER_cert(issued)
+                        refused_lines.append(Connection(secured.bootstrap_endpoint(proxy_id), context))
+                        assert refused_lines[-1].certificate == ssl.PEM_cert_to_DER_cert(issued)
                     authority.issue("probe")
-                    for each in kept:
+                    for each in refused_lines:
                         assert brokers_of(each.ask(metadata(round_number))).keys() == kafka.brokers.keys()
                     produce(secured.bootstrap(), served, [b"by a new connection"] * 12, **config)
                     load.await_flow()
             wait_for(lambda: reader.received == load.acknowledged, "all records read, each once")
         assert load.failures == load.errors == reader.failures == []
     finally:
-        for each in kept:
+        for each in refused_lines:
             each.close()
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
     assert count(kafka.bootstrap_servers, served) == 60

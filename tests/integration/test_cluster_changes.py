@@ -1,4 +1,4 @@
-"""A cluster that changes under a running fleet: followed without a restart of anything."""
+"""A cluster that changes behind a running fleet: the fleet follows without a restart."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.integration.relay import Relays
 pytestmark = pytest.mark.size("test-all")
 
 VALUES = [b"%02d" % number for number in range(30)]
-LATE = 3
+LATE_VALUES = 3
 
 
 @contextmanager
 def leading(front: Endpoint, to: Endpoint) -> Iterator[None]:
-    """An address that stays, as a DNS name or a load balancer is, in front of one that does not."""
+    """A fixed address, like a DNS name or a load balancer, in front of a changing address."""
     relays = Relays()
     relays.forward(front, to)
     try:
@@ -38,8 +38,8 @@ def leading(front: Endpoint, to: Endpoint) -> Iterator[None]:
 
 
 def knows(fleet: LocalFleet, proxy_id: str, brokers: dict[int, tuple[str, int]]) -> bool:
-    known = fleet.ownership(proxy_id, 20).brokers
-    return {each.broker_id: (each.host, each.port) for each in known} == brokers
+    known_topics = fleet.ownership(proxy_id, 20).brokers
+    return {each.broker_id: (each.host, each.port) for each in known_topics} == brokers
 
 
 def at(kafka: KafkaCluster, broker_id: int) -> tuple[str, int]:
@@ -79,46 +79,50 @@ def brokers_through(fleet: LocalFleet) -> dict[int, Endpoint]:
 
 
 def test_new_broker_gets_an_owner_and_removed_broker_disappears(kafka: KafkaCluster, tmp_path: Path) -> None:
-    kafka.stop_broker(LATE)
-    others = kafka.brokers.keys() - {LATE}
+    kafka.stop_broker(LATE_VALUES)
+    others = kafka.brokers.keys() - {LATE_VALUES}
     try:
         with LocalFleet(tmp_path / "fleet", [Endpoint(*at(kafka, each)) for each in others]) as fleet:
-            wait_for(lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE}")
+            wait_for(
+                lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE_VALUES}"
+            )
             fleet.await_settled(frozenset(others))
-            kafka.start_broker(LATE)
+            kafka.start_broker(LATE_VALUES)
             kafka.await_ready()
             fleet.await_settled(frozenset(kafka.brokers))
-            wait_for(lambda: LATE in brokers_through(fleet), f"Metadata with broker {LATE}")
-            assert fleet.owner_of(brokers_through(fleet)[LATE]) in fleet.members
-            kafka.stop_broker(LATE)
-            wait_for(lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE}")
+            wait_for(lambda: LATE_VALUES in brokers_through(fleet), f"Metadata with broker {LATE_VALUES}")
+            assert fleet.owner_of(brokers_through(fleet)[LATE_VALUES]) in fleet.members
+            kafka.stop_broker(LATE_VALUES)
+            wait_for(
+                lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE_VALUES}"
+            )
             assert all(fleet.is_ready(each) for each in fleet.members)
     finally:
-        with suppress(DemoError):  # it runs already
-            kafka.start_broker(LATE)
+        with suppress(DemoError):  # the broker already runs
+            kafka.start_broker(LATE_VALUES)
         kafka.await_ready()
 
 
 def test_broker_that_is_added_under_load_causes_no_error(
     kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    """Its clients come before the fleet has confirmed where it is: they wait, and are not refused."""
+    """Clients come before the fleet has confirmed the broker's address: they wait, and are not refused."""
     topic = make_topic(6, 2, **{"min.insync.replicas": "1"})
-    kafka.stop_broker(LATE)
+    kafka.stop_broker(LATE_VALUES)
     try:
-        servers = [Endpoint(*at(kafka, each)) for each in kafka.brokers if each != LATE]
-        # Nobody would find the broker in time by looking regularly.
+        servers = [Endpoint(*at(kafka, each)) for each in kafka.brokers if each != LATE_VALUES]
+        # Regular discovery would not find the broker in time.
         with LocalFleet(
             tmp_path / "fleet", servers, timing={**IMPATIENT, "broker_refresh_s": 3600.0}
         ) as fleet:
-            fleet.await_settled(frozenset(kafka.brokers.keys() - {LATE}))
+            fleet.await_settled(frozenset(kafka.brokers.keys() - {LATE_VALUES}))
             looks_often = {"topic.metadata.refresh.interval.ms": "500"}
             with Load(fleet.bootstrap(), topic, 6, **looks_often) as load:  # type: ignore[arg-type]
                 load.await_flow()
-                kafka.start_broker(LATE)
+                kafka.start_broker(LATE_VALUES)
                 kafka.await_ready()
                 fleet.await_settled(frozenset(kafka.brokers))
-                wait_for(lambda: LATE in brokers_through(fleet), f"Metadata with broker {LATE}")
+                wait_for(lambda: LATE_VALUES in brokers_through(fleet), f"Metadata with broker {LATE_VALUES}")
                 partitions = [TopicPartition(topic, each) for each in range(6)]
                 admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
                 admin.elect_leaders(ElectionType.PREFERRED, partitions).result(LIMIT_S)
@@ -127,6 +131,6 @@ def test_broker_that_is_added_under_load_causes_no_error(
             assert load.errors == []
             assert load.acknowledged == count(kafka.bootstrap_servers, topic, range(6))
     finally:
-        with suppress(DemoError):  # it runs already
-            kafka.start_broker(LATE)
+        with suppress(DemoError):  # the broker already runs
+            kafka.start_broker(LATE_VALUES)
         kafka.await_ready()

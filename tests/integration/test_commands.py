@@ -1,4 +1,4 @@
-"""Every command of the pages is run as it stands there, but for names, numbers and times that are of here.
+"""Runs every command of the pages as it is, with names, numbers and times replaced.
 
 Lines of a page are run in its order, in one folder, against members that run: `fleet`, `curl` and what a
 shell does are real, with real brokers. Programs that need other machines have stand-ins (`stand_in.py`) that
@@ -30,7 +30,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from tests import pages
-from tests.chaos.conftest import PATIENT
+from tests.chaos.conftest import PATIENT_TIMING
 from tests.chaos.programs import topics_of
 from tests.integration.machines import Machines, opened, with_file
 from tests.integration.test_weights import tell
@@ -48,22 +48,22 @@ RUN_JOBS: Final = "fleet pipeline run --config fleet.yaml --out /var/lib/fleet/p
 NOT_RUN: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
         ("docs/configuration.md", "kafka-acls"): "tests/integration/test_upstream_auth.py runs both",
-        (PIPELINE, f"{RUN_JOBS}            # until"): "has no end; the next line is the same, with one",
+        (PIPELINE, f"{RUN_JOBS}            # until"): "does not end; the next line is the same with an end",
     }
 )
-"""Lines that are not run, by page and how they begin, with the reason."""
+"""Lines that are not run, by page and first words, with the reason."""
 
 LAST: Final = ("docs/upgrades.md", "docs/restarting.md", "docs/game-day.md")
-"""Pages whose lines break or restart members, after all others of the same fleet."""
+"""Pages whose lines break or restart members. They run after all others of the same fleet."""
 OWN: Final = ("docs/configuration.md", "docs/three-machines.md")
-"""Pages that begin with certificates, and so with a fleet of their own."""
+"""Pages that begin with certificates, and therefore have their own fleet."""
 WITH_COMMANDS: Final = [
     page for page in pages.PAGES if any(block.is_commands for block in pages.blocks(page))
 ]
 SHARED: Final = [each for each in WITH_COMMANDS if each not in (*LAST, *OWN)] + list(LAST)
 FIRST_READ: Final = "README.md"
 
-NEWCOMERS: Final = pytest.mark.size("test")
+NEWCOMER_COMMANDS: Final = pytest.mark.size("test")
 
 NOW: Final = datetime.now(UTC)
 RENAMED: Final[Sequence[tuple[str, str]]] = (
@@ -88,10 +88,12 @@ RENAMED: Final[Sequence[tuple[str, str]]] = (
         "fleet game-day --settle 0.5 --duration 1 --takeover-timeout 15 --timeout 200",
     ),
 )
-"""What is another one here, of names, places, times and numbers: patterns, and what stands there instead.
-Whole rolling restarts are in `tests/chaos`, all jobs of the pipeline in `tests/spark_crosscheck`."""
+"""Replacements of names, places, times and numbers: patterns, and the texts in their place.
+
+Whole rolling restarts are in `tests/chaos`, all jobs of the pipeline in `tests/spark_crosscheck`.
+"""
 UNTIL_CTRL_C: Final[Mapping[str, str]] = MappingProxyType({"fleet top --config fleet.yaml": "generation"})
-"""What has no end: what it prints when it is at work."""
+"""The commands without an end, and what they print when they are running."""
 INTERRUPTED: Final = 130
 ASKS: Final = re.compile(
     r"(fleet (status|top|plan|pin|unpin|doctor|game-day|rolling-restart|pipeline run)|curl|kcat|--scenario)\b"
@@ -111,11 +113,13 @@ def exception(line: Line) -> tuple[str, str] | None:
 # ------------------------------------------------------------------------------------------------ the tables
 
 
-@pytest.mark.size("test")  # a page that was changed shows it here, before any of its commands run
+@pytest.mark.size("test")  # a changed page fails here, before any of its commands run
 def test_every_entry_of_the_tables_is_needed() -> None:
     lines = [line for page in pages.PAGES for line in pages.commands(page)]
     assert {exception(line) for line in lines} - {None} == set(NOT_RUN)
-    assert {each.shown for page in pages.PAGES for each in pages.blocks(page)} - {None} == set(pages.SHOWN)
+    assert {each.exception_key for page in pages.PAGES for each in pages.blocks(page)} - {None} == set(
+        pages.NOT_COMMANDS
+    )
     assert {each.text for each in lines} >= set(UNTIL_CTRL_C)
     assert {each.text.split()[0] for each in lines} - {"--scenario", "#!/bin/sh"} == pages.PROGRAMS
     for pattern, _ in RENAMED:
@@ -181,7 +185,7 @@ def module_takes(words: Sequence[str]) -> None:
 
 
 def made(target: Sequence[str]) -> list[str]:
-    """The last module that make would run for a target, and what it would be given."""
+    """The last module that make would run for a target, and its arguments."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         ["make", "--dry-run", *target],
@@ -209,7 +213,7 @@ def run_make(line: Line) -> None:
 
 
 class Page:
-    """Runs the lines of one.
+    """Runs the lines of one page.
 
     Args:
         ready: called before a line that asks members.
@@ -245,7 +249,7 @@ class Page:
         elif (module := MODULE.fullmatch(line.text)) is not None:
             module_takes(shlex.split(module["words"], comments=True))
         elif (node := NODE.match(line.text)) is not None:
-            # A page says how a member is run, and later what it needs for that: it begins when it is asked.
+            # A page starts a member first, and prepares it later: the member begins on request.
             self._nodes.append(node["proxy_id"])
         elif line.text.startswith(pages.SCRIPT):
             self._run_script(line)
@@ -259,7 +263,7 @@ class Page:
                 self._run_shell(line, text)
 
     def here(self, text: str) -> str:
-        """A line with the names, places and times of here in it."""
+        """Replace names, places and times of a line."""
         fleet = self._machines.fleet
         names = {
             "folder": str(self._machines.folder),
@@ -272,34 +276,34 @@ class Page:
 
     def _run_shell(self, line: Line, text: str) -> None:
         if (reset := RESET.match(line.text)) is not None:
-            self._machines.end(reset["proxy_id"])  # it is dead: that is why
+            self._machines.end(reset["proxy_id"])  # the page assumes that the member is dead
         code, answer = 0, None
         if line.text.startswith(pages.FRAGMENT):
-            # Up to the question: what the commands do is for machines that there are none of here.
+            # Run up to the question: the commands after it are for machines that do not exist here.
             code, answer = INTERRUPTED, "n\n"
         elif "fleet game-day" in text and "--yes" not in text:
             code, answer = (INTERRUPTED, "n\n") if "…" in line.text else (0, "y\n")
         until = UNTIL_CTRL_C.get(line.text)
-        ended, said = self._machines.run(text, answer=answer, until=until)
+        ended, output = self._machines.run(text, answer=answer, until=until)
         assert ended == (code if until is None else INTERRUPTED), (
-            f"{line}\n{text}\nended with {ended}: {said}"
+            f"{line}\n{text}\nended with {ended}: {output}"
         )
 
     def _run_script(self, line: Line) -> None:
-        """Under the name by which the lines after it call it, with all that it says it takes."""
+        """Save a script under the name that the following lines use, and check its documented verbs."""
         (name,) = {found for each in self._lines for found in re.findall(r"'\./(\w+) ", each.text)}
         self._machines.script(name, line.text.partition("\n")[2])
         for verb in sorted(set(re.findall(rf"'\./{name} (\w+) ", "\n".join(map(str, self._lines))))):
-            ended, said = self._machines.run(f"sh -e ./{name} {verb} p1")
-            assert ended == 0, f"{line}\n{verb}: {said}"
+            ended, output = self._machines.run(f"sh -e ./{name} {verb} p1")
+            assert ended == 0, f"{line}\n{verb}: {output}"
 
     def _run_spark(self, line: Line, text: str) -> None:
         assert self._spark is not None, f"{line}: the page has no Spark"
-        words, said = shlex.split(text, comments=True), list[str]()
+        words, output = shlex.split(text, comments=True), list[str]()
         with commands_use(self._spark()), self._monkeypatch.context() as patched:
             patched.chdir(self._machines.folder)
-            patched.setattr(pipeline, "print_progress", said.append)
-            assert cli.run(words[1:]) == 0, f"{line}: {said}"
+            patched.setattr(pipeline, "print_progress", output.append)
+            assert cli.run(words[1:]) == 0, f"{line}: {output}"
 
     def _begin_nodes(self) -> None:
         for proxy_id in self._nodes:
@@ -313,10 +317,10 @@ class Page:
 HOSTS: Final[Mapping[str, str]] = MappingProxyType(
     {"vm-a": "127.89.1.1", "vm-b": "127.89.2.2", "vm-c": "127.89.3.3"}
 )
-HASTY: Final = MappingProxyType({**PATIENT, "steady_after_s": 0.1, "rest_after_move_s": 0.2})
-"""Members are restarted often here, and each one has to be steady for longer after each time."""
+QUICK_TIMING: Final = MappingProxyType({**PATIENT_TIMING, "steady_after_s": 0.1, "rest_after_move_s": 0.2})
+"""Members restart often here, and each must be steady for longer after each restart."""
 IDENTITIES: Final = 16
-"""Of which each has a port, behind that to bootstrap."""
+"""The identities, each with a port after the bootstrap port."""
 SECURED: Final = {
     "peer_tls": {},
     "admin": {
@@ -325,14 +329,14 @@ SECURED: Final = {
     },
 }
 COPIED: Final = ("requirements/node.lock", "deploy/systemd/fleet@.service", "kafka_proxy_fleet-any.whl")
-"""What a machine gets beside the folder of step 1; as much of the last as its name."""
+"""The files that a machine has next to the folder of step 1; of the last one only its name."""
 
 
 @pytest.fixture(scope="module")
 def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """For all pages that need no certificates: three members, which tell what happens to them."""
+    """For all pages without certificates: three members that write events."""
     folder = tmp_path_factory.mktemp("pages") / "shared"
-    fleet = LocalFleet(folder, kafka.endpoints, timing=HASTY, events={})
+    fleet = LocalFleet(folder, kafka.endpoints, timing=QUICK_TIMING, events={})
     with topics_of(kafka, "fleet."), opened(fleet, kafka) as machines:
         for name in ("values.yaml", "day.properties", "alerts.yml"):
             (folder / name).touch()
@@ -343,8 +347,8 @@ def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_commands_of_the_configuration(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its one member answers with the certificates and tokens that the page has made."""
-    fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT)
+    """The only member uses the certificates and tokens that the page has made."""
+    fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT_TIMING)
     with opened(with_file(fleet, lambda document: document.update(SECURED)), kafka) as machines:
         Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()
 
@@ -352,7 +356,7 @@ def test_commands_of_the_configuration(
 def test_commands_of_the_walk_through(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the file that is on the page; the first member runs with what was installed for it."""
+    """With the file of the page. The first member runs with the program that the page installed."""
     fleet = LocalFleet(tmp_path / "pages", kafka.endpoints)
     with opened(with_file(fleet, partial(walked, kafka, fleet.data)), kafka) as machines:
         for name in COPIED:
@@ -363,7 +367,7 @@ def test_commands_of_the_walk_through(
 
 
 def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
-    """The file of the page, with hosts that are this one, and ports that are free on all of them."""
+    """The file of the page, with this machine's hosts, and ports that are free on all of them."""
     (text,) = (each.text for each in pages.blocks("docs/three-machines.md") if each.text.startswith("fleet:"))
     peer, admin, *clients = free_ports(2 + 1 + IDENTITIES, tuple(HOSTS.values()))
     ports = {"7101": peer, "7201": admin, "9092": clients[0], "9093": clients[1]}
@@ -373,7 +377,7 @@ def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
     document.clear()
     document.update(yaml.safe_load(text))
     document["bootstrap_servers"] = [str(each) for each in kafka.endpoints]
-    document["timing"] = dict(HASTY)
+    document["timing"] = dict(QUICK_TIMING)
     for proxy_id, member in document["members"].items():
         member["data_dir"] = str(data / proxy_id)
         member["workers"] = 1
@@ -407,7 +411,7 @@ def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(each, marks=NEWCOMERS) if each == FIRST_READ else each for each in SHARED]
+    "page", [pytest.param(each, marks=NEWCOMER_COMMANDS) if each == FIRST_READ else each for each in SHARED]
 )
 def test_commands_of(
     page: str,
@@ -416,7 +420,7 @@ def test_commands_of(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    if page == PIPELINE:  # the jobs tell them after some minutes
+    if page == PIPELINE:  # the jobs report them after some minutes
         shared.up()
         tell(kafka, "fleet.", dict.fromkeys(kafka.brokers, 1.0))
     Page(page, shared, monkeypatch, spark=lambda: request.getfixturevalue("spark")).run()

@@ -1,4 +1,4 @@
-"""A fleet whose data plane mypyc has compiled; see `tests/compiled`, too."""
+"""A fleet whose data plane is compiled by mypyc; see also `tests/compiled`."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def workers(fleet: LocalFleet, proxy_id: str) -> list[psutil.Process]:
 
 
 def is_compiled(process: psutil.Process) -> bool:
-    """Whether a process has loaded the library that all of it is in."""
+    """Whether a process has loaded the library of the compiled modules."""
     return any(Path(each.path).match("*__mypyc.*.so") for each in process.memory_maps())

@@ -1,4 +1,4 @@
-"""Who asks for a group's coordinator after a move: librdkafka is helped, and nobody else is turned away."""
+"""Requests for a group's coordinator after a move: librdkafka gets help, and no other client is refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ QUESTIONS = 10
 def test_client_on_new_connections_is_answered_after_a_drain(
     kafka: KafkaCluster, make_fleet: MakeFleet, fleet_command: FleetCommand
 ) -> None:
-    """Found by kafka-go: for ten minutes each new connection was told that there is no coordinator."""
+    """Found with kafka-go: for ten minutes, new connections received the answer that no coordinator
+    exists."""
     fleet = make_fleet()
-    wanted = coordinator(kafka, GROUP)
-    owner = next(each.committed[0] for each in fleet.ownership("p1").identities if each.broker_id == wanted)
+    expected = coordinator(kafka, GROUP)
+    owner = next(each.committed[0] for each in fleet.ownership("p1").identities if each.broker_id == expected)
 
-    def asked(proxy_id: str, software: str | None = None) -> int | None:
+    def coordinator_named_by(proxy_id: str, software: str | None = None) -> int | None:
         with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
             if software is not None:
                 connection.ask(wire.named(1, software))
@@ -36,11 +37,11 @@ def test_client_on_new_connections_is_answered_after_a_drain(
 
     def moved(proxy_id: str) -> bool:
         owners = {each.broker_id: each.advertised for each in fleet.ownership(proxy_id).identities}
-        return owner not in owners[wanted]
+        return owner not in owners[expected]
 
     fleet_command(fleet, "drain", owner)
     for proxy_id in fleet.members:
         wait_for(partial(moved, proxy_id), f"{proxy_id} knows", LIMIT_S)
-        assert [asked(proxy_id) for _ in range(QUESTIONS)] == [wanted] * QUESTIONS
-        assert asked(proxy_id, "kafka-go") == wanted
-        assert asked(proxy_id, "librdkafka") is None
+        assert [coordinator_named_by(proxy_id) for _ in range(QUESTIONS)] == [expected] * QUESTIONS
+        assert coordinator_named_by(proxy_id, "kafka-go") == expected
+        assert coordinator_named_by(proxy_id, "librdkafka") is None

@@ -42,7 +42,7 @@ def start_demo(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
-def left_behind(folder: Path) -> list[str]:
+def remaining_processes(folder: Path) -> list[str]:
     """Command lines of the processes of a demo in this folder."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -52,9 +52,9 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
-def nothing_left(folder: Path, limit_s: float = 20.0) -> bool:
+def check_nothing_left(folder: Path, limit_s: float = 20.0) -> bool:
     deadline_s = time.monotonic() + limit_s
-    while left_behind(folder):
+    while remaining_processes(folder):
         if time.monotonic() > deadline_s:
             return False
         time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_demo_with_an_existing_cluster_survives_one_kill(
     assert measured["detected_ms"] <= measured["committed_ms"] < took_ms
     assert 0 < measured["producer_stall_ms"] < took_ms
     assert 0 < measured["consumer_stall_ms"] < took_ms
-    assert nothing_left(tmp_path)
+    assert check_nothing_left(tmp_path)
     topics = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20).topics
     assert not [topic for topic in topics if topic.startswith("fleet-demo-")]
 
@@ -98,18 +98,18 @@ def test_demo_leaves_no_process_after_any_end(
     for line in demo.stderr:
         if "starting a producer and a consumer group" in line:
             break
-    assert any(" node " in line for line in left_behind(tmp_path))
+    assert any(" node " in line for line in remaining_processes(tmp_path))
     demo.send_signal(number)
-    printed, said = demo.communicate(timeout=LIMIT_S)
-    assert demo.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), said
-    assert "Traceback" not in said
+    printed, errors = demo.communicate(timeout=LIMIT_S)
+    assert demo.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), errors
+    assert "Traceback" not in errors
     assert printed == ""
-    assert nothing_left(tmp_path)
+    assert check_nothing_left(tmp_path)
 
 
 def test_demo_names_brokers_that_do_not_answer(start_demo: Callable[..., subprocess.Popen[str]]) -> None:
     demo = start_demo("--brokers", "127.0.0.1:9")
-    _, said = demo.communicate(timeout=LIMIT_S)
+    _, errors = demo.communicate(timeout=LIMIT_S)
     assert demo.returncode == 1
-    assert "no Kafka broker answers at 127.0.0.1:9" in said
-    assert "Traceback" not in said
+    assert "no Kafka broker answers at 127.0.0.1:9" in errors
+    assert "Traceback" not in errors

@@ -1,4 +1,4 @@
-"""`fleet doctor` finds what is wrong with real fleets: members that are gone, addresses that lead astray."""
+"""`fleet doctor` finds the problems of real fleets: missing members, and addresses that lead elsewhere."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def doctor(fleet: LocalFleet, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def findings(fleet: LocalFleet) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code, and what is not well."""
+    """The exit code, and the findings."""
     done = doctor(fleet, "--json")
-    told = json.loads(done.stdout)
-    assert told["ok"] is (done.returncode == 0)
-    return done.returncode, [each for each in told["findings"] if each["verdict"] != "ok"]
+    document = json.loads(done.stdout)
+    assert document["ok"] is (done.returncode == 0)
+    return done.returncode, [each for each in document["findings"] if each["verdict"] != "ok"]
 
 
 def test_doctor_on_a_healthy_fleet_reaches_every_broker(fleet: LocalFleet, kafka: KafkaCluster) -> None:
@@ -51,10 +51,10 @@ def test_doctor_on_a_healthy_fleet_reaches_every_broker(fleet: LocalFleet, kafka
     assert {(each["check"], each["subject"], each["verdict"]) for each in found} == {
         ("brokers", f"broker {broker_id}", "warning") for broker_id in kafka.brokers
     }
-    said = doctor(fleet).stdout
-    assert "addresses    all: 12 advertised addresses lead to a member" in said  # 3 x (1 + 3)
-    assert "leaks        all: Metadata of 3 bootstrap addresses names only members" in said
-    assert "allow only members to connect to the brokers" in said
+    output = doctor(fleet).stdout
+    assert "addresses    all: 12 advertised addresses lead to a member" in output  # 3 x (1 + 3)
+    assert "leaks        all: Metadata of 3 bootstrap addresses names only members" in output
+    assert "allow only members to connect to the brokers" in output
 
 
 @pytest.mark.timeout(300)
@@ -70,7 +70,7 @@ def test_doctor_finds_dead_members_and_addresses_of_brokers(
     leads_to = advertise_elsewhere(leaky, LEAKY_HOST)
     first = leaky.bootstrap_endpoint("p1")
     for advertised, bound in leads_to.items():
-        # As where a load balancer's entries are mixed up: brokers answer what members are probed by, too.
+        # Like a load balancer with swapped entries: brokers also answer the probes of members.
         relays.forward(advertised, kafka.endpoints[0] if advertised == first else bound)
     with leaky:
         leaky.await_settled(frozenset(kafka.brokers))
@@ -82,13 +82,14 @@ def test_doctor_finds_dead_members_and_addresses_of_brokers(
             each["detail"].partition(" for ")[0] for each in leaks
         }
         leaky.kill("p2")
-        leaky.wait_until(
-            lambda: leaky.is_settled(frozenset(kafka.brokers), ("p1", "p3")), "p2 is gone around"
-        )
+        leaky.wait_until(lambda: leaky.is_settled(frozenset(kafka.brokers), ("p1", "p3")), "p2 is bypassed")
         code, found = findings(leaky)
         assert code == 1
         failed = [each for each in found if each["verdict"] == "failed"]
         assert [each["subject"] for each in failed if each["check"] == "members"] == ["p2"]
         leaky.kill("p1", "p3")
-        nobody = doctor(leaky, "--json")
-    assert (nobody.returncode, json.loads(nobody.stdout)["error"]["kind"]) == (3, "unreachable")
+        without_voters = doctor(leaky, "--json")
+    assert (without_voters.returncode, json.loads(without_voters.stdout)["error"]["kind"]) == (
+        3,
+        "unreachable",
+    )

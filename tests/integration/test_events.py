@@ -1,4 +1,4 @@
-"""Events: of a real fleet, and on their way to a real Kafka, which may be away."""
+"""Events of a real fleet on their way to a real Kafka, which may be unreachable."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ BROKER = 1
 ENDS: Final[Mapping[ConnectionEnd, bytes]] = MappingProxyType(
     {
         "refused": b"\xff" * 32,
-        # So many topics are in no request of four bytes: the broker hangs up.
+        # A request of four bytes cannot hold the claimed number of topics: the broker closes the connection.
         "broker": wire.request(wire.METADATA, 1, 2, struct.pack(">i", 1 << 20)),
     }
 )
-"""Why a connection is cut, and what a client has sent that it is."""
+"""The reason of a closed connection, and the client software that the client has named."""
 
 
 def records(first: int, count: int) -> list[Record]:
@@ -80,8 +80,8 @@ def test_events_arrive_in_the_order_of_their_keys(kafka: KafkaCluster, tmp_path:
         assert (made.progress.waiting, made.progress.dropped, made.progress.trouble) == (0, 0, "")
     arrived = values(kafka, "events-a.members", 2000)
     for key in range(5):
-        mine = [value for value in arrived if int(value) % 5 == key]
-        assert mine == [each.value for each in records(0, 2000) if each.key == b"p%d" % key]
+        own_values = [value for value in arrived if int(value) % 5 == key]
+        assert own_values == [each.value for each in records(0, 2000) if each.key == b"p%d" % key]
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     described = admin.list_topics(timeout=LIMIT_S).topics
     for topic in TOPICS:
@@ -98,14 +98,17 @@ def test_events_wait_on_disk_across_a_restart_without_kafka(kafka: KafkaCluster,
     front = Endpoint("127.0.0.1", port)
     with publisher("events-b.", lambda: (front,), tmp_path) as made:
         made.put(records(0, 100))
-        wait_for(lambda: made.progress.waiting == 100 and made.progress.trouble, "they wait, and it says so")
+        wait_for(
+            lambda: made.progress.waiting == 100 and made.progress.trouble,
+            "the clients wait, and the log says so",
+        )
     with publisher("events-b.", lambda: (front,), tmp_path) as made:
         made.put(records(100, 100))
         wait_for(lambda: made.progress.waiting == 200, "all of them wait")
         relays = Relays()
         relays.forward(front, kafka.endpoints[0])
         try:
-            wait_for(lambda: made.progress.sent == 200, "they are sent once Kafka is there")
+            wait_for(lambda: made.progress.sent == 200, "the events are sent once Kafka is available")
         finally:
             relays.close()
         assert made.progress.trouble == ""
@@ -117,7 +120,7 @@ def test_flood_of_events_is_dropped_and_counted_without_blocking(tmp_path: Path)
     made.put(records(0, QUEUE_LIMIT_RECORDS + 7))
     made.start()
     try:
-        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first ones are stored")
+        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first events are stored")
         assert made.progress.dropped == 7
     finally:
         made.stop(LIMIT_S)
@@ -129,7 +132,9 @@ def test_expendable_events_leave_room_for_the_others(tmp_path: Path) -> None:
     made.put(records(0, QUEUE_LIMIT_RECORDS - EXPENDABLE_LIMIT_RECORDS + 1))
     made.start()
     try:
-        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first ones of each are stored")
+        wait_for(
+            lambda: made.progress.waiting == QUEUE_LIMIT_RECORDS, "the first events of each topic are stored"
+        )
         assert made.progress.dropped == QUEUE_LIMIT_RECORDS - EXPENDABLE_LIMIT_RECORDS + 1
     finally:
         made.stop(LIMIT_S)
@@ -145,9 +150,9 @@ def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) 
     try:
         made.put(records(0, 3))
         if spoilt:
-            wait_for(lambda: "spool" in made.progress.trouble, "it says so")
+            wait_for(lambda: "spool" in made.progress.trouble, "the reported error of the spool")
             path.rmdir()
-        wait_for(lambda: made.progress.waiting == 3, "they are stored in the end")
+        wait_for(lambda: made.progress.waiting == 3, "the events are stored at last")
     finally:
         made.stop(LIMIT_S)
     with Spool(path, ROOM) as spool:
@@ -167,21 +172,22 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
     committed = fleet.ownership(witness)
     generations = range(1, committed.generation + 1)
 
-    def told() -> list[OwnershipEvent]:
+    def read_events() -> list[OwnershipEvent]:
         found = (event_schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership"))
         return [each for each in found if isinstance(each, OwnershipEvent)]
 
     wait_for(
         lambda: (
-            {each.generation for each in told()} == set(generations)
+            {each.generation for each in read_events()} == set(generations)
             and all(
-                {each.told_by for each in told() if each.generation == generation} >= set(fleet.running)
+                {each.told_by for each in read_events() if each.generation == generation}
+                >= set(fleet.running)
                 for generation in generations
             )
         ),
-        "every generation is told of by the survivors",
+        "the survivors report every generation",
     )
-    events = told()
+    events = read_events()
     for generation in generations:
         versions = {(each.id, each.owners) for each in events if each.generation == generation}
         assert len(versions) == len({event_id for event_id, _ in versions}), "all tell the same"
@@ -221,11 +227,11 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
 def test_a_fleet_tells_of_what_passes(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
-    """As many requests as the metrics count, bytes and all; each connection once, and why it has ended."""
+    """As many requests and bytes as the metrics count, each connection once, and the reason of its end."""
     fleet = make_fleet(events={"topic_prefix": "events-f."})
     topic = make_topic()
     for _ in range(3):
-        # A request for each record, and a read for each request: of fewer reads, none may be sampled.
+        # One request for each record, and one read for each request: fewer reads might all be unsampled.
         alone = {"batch.num.messages": 1, "max.in.flight": 1}
         produce(fleet.bootstrap(), topic, RECORDS, **alone, **{"client.id": "teller"})
     read_all(fleet.bootstrap(), topic, 3 * len(RECORDS), config={"client.id": "reader"})
@@ -235,8 +241,8 @@ def test_a_fleet_tells_of_what_passes(
         return sum(value for found, value in samples if labels.items() <= found.items())
 
     def figures() -> tuple[dict[str, int], dict[str, float]]:
-        """What events tell, and what the metrics count."""
-        events = told(kafka, "events-f.traffic", TrafficEvent)
+        """The counts of the events, and the counts of the metrics."""
+        events = read_events(kafka, "events-f.traffic", TrafficEvent)
         sums: dict[str, int] = {}
         for api, api_key in (("Produce", PRODUCE), ("Fetch", FETCH)):
             sums[api] = sum(each.apis[api_key].requests for each in events if api_key in each.apis)
@@ -250,13 +256,13 @@ def test_a_fleet_tells_of_what_passes(
         }
         return sums, counts
 
-    def all_told() -> bool:
-        """Both are behind what has passed, and may agree on less than that."""
+    def all_reported() -> bool:
+        """Both lag behind the traffic, and may agree on an earlier state."""
         sums, counts = figures()
         return sums == counts and sums["Produce"] >= 3 * len(RECORDS)
 
-    wait_for(all_told, "every request and every byte")
-    traffic = told(kafka, "events-f.traffic", TrafficEvent)
+    wait_for(all_reported, "every request and every byte")
+    traffic = read_events(kafka, "events-f.traffic", TrafficEvent)
     assert len({each.id for each in traffic}) == len(traffic)
     assert {each.listener for each in traffic} == {LISTENER}
     assert {each.broker_id for each in traffic} == {*leaders(kafka, topic), BOOTSTRAP}
@@ -269,7 +275,7 @@ def test_a_fleet_tells_of_what_passes(
 
     def connections() -> dict[str, list[ConnectionEvent]]:
         found: dict[str, list[ConnectionEvent]] = {}
-        for each in told(kafka, "events-f.connections", ConnectionEvent):
+        for each in read_events(kafka, "events-f.connections", ConnectionEvent):
             if each.client_id in ("teller", "reader"):
                 found.setdefault(each.connection, []).append(each)
         return found
@@ -279,17 +285,17 @@ def test_a_fleet_tells_of_what_passes(
     assert all(each.owned for both in connections().values() for each in both)
 
     endpoint = identity_port(fleet, "p1", BROKER)
-    mine = partial(raw_connections, kafka, "events-f.connections")
+    own_values = partial(raw_connections, kafka, "events-f.connections")
     owners = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
     for number, (why, bad) in enumerate(ENDS.items(), 1):
         with Connection(endpoint) as connection:
             assert connection.ask(wire.metadata(1))
             connection.send(bad)
             assert connection.ends()
-        ended = partial(lambda number: len(mine()) == 2 * number, number)
+        ended = partial(lambda number: len(own_values()) == 2 * number, number)
         wait_for(ended, f"the end of a connection: {why}")
-    assert {each.why: each.what for each in mine()} == {None: "opened"} | dict.fromkeys(ENDS, "cut")
-    assert {(each.told_by, each.broker_id, each.owned) for each in mine()} == {
+    assert {each.why: each.what for each in own_values()} == {None: "opened"} | dict.fromkeys(ENDS, "cut")
+    assert {(each.told_by, each.broker_id, each.owned) for each in own_values()} == {
         ("p1", BROKER, "p1" in owners[BROKER])
     }
 
@@ -300,17 +306,21 @@ def test_a_fleet_tells_of_what_passes(
             lambda: any(
                 (each.what, each.why, each.told_by, each.broker_id, each.owned)
                 == ("moved", "moved", "p2", moved, False)
-                for each in told(kafka, "events-f.connections", ConnectionEvent)
+                for each in read_events(kafka, "events-f.connections", ConnectionEvent)
             ),
             "a connection that was moved",
         )
 
 
 def raw_connections(kafka: KafkaCluster, topic: str) -> list[ConnectionEvent]:
-    return [each for each in told(kafka, topic, ConnectionEvent) if each.client_id == wire.CLIENT_ID.decode()]
+    return [
+        each
+        for each in read_events(kafka, topic, ConnectionEvent)
+        if each.client_id == wire.CLIENT_ID.decode()
+    ]
 
 
-def told(kafka: KafkaCluster, topic: str, kind: type[EventT]) -> list[EventT]:
+def read_events(kafka: KafkaCluster, topic: str, kind: type[EventT]) -> list[EventT]:
     """The events of one kind in a topic."""
     return [
         each for each in map(event_schema.EVENTS.decode, everything(kafka, topic)) if isinstance(each, kind)
@@ -318,7 +328,7 @@ def told(kafka: KafkaCluster, topic: str, kind: type[EventT]) -> list[EventT]:
 
 
 def everything(kafka: KafkaCluster, topic: str) -> list[bytes]:
-    """All that there is in a topic by now; nothing where there is no such topic yet."""
+    """All records of a topic so far; none if the topic does not exist yet."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
     )

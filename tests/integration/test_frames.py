@@ -1,4 +1,4 @@
-"""What the protocol leaves to the proxy, frame by frame, in front of brokers that answer."""
+"""The proxy's part of the protocol, frame by frame, in front of real brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNSUPPORTED_VERSION = 35
 
 
 def identity_port(fleet: LocalFleet, proxy_id: str, broker_id: BrokerId) -> Endpoint:
-    """Where clients find an identity at one member, whoever owns it."""
+    """The address of an identity at one member, regardless of the owner."""
     endpoint = fleet.settings.member(proxy_id).advertised(fleet.settings).endpoint("external", broker_id)
     assert endpoint is not None
     return endpoint
@@ -92,7 +92,7 @@ def test_offered_versions_are_those_of_broker_and_fleet(connection: Connection, 
 def test_unoffered_request_closes_the_connection(
     fleet: LocalFleet, connection: Connection, key: int, version: int
 ) -> None:
-    """And does so before a broker could answer: what it would say cannot be made safe."""
+    """The proxy closes the connection before a broker could answer: the answer could not be made safe."""
     assert connection.ask(wire.metadata(1))
     connection.send(wire.request(key, version, 2, bytes(8)))
     assert connection.ends()
@@ -108,7 +108,7 @@ def quorum_of(body: bytes) -> DescribeQuorumResponse:
 def test_describe_quorum_names_controllers_without_addresses(
     connection: Connection, kafka: KafkaCluster
 ) -> None:
-    """Found: kafka-python 3 has a KeyError for want of `error_message`, which v1 does not have."""
+    """Found: kafka-python 3 raises KeyError for `error_message`, which v1 does not have."""
     through = quorum_of(connection.ask(wire.describe_quorum(1)))
     with Connection(kafka.endpoints[0]) as broker:
         direct = quorum_of(broker.ask(wire.describe_quorum(1)))
@@ -119,7 +119,7 @@ def test_describe_quorum_names_controllers_without_addresses(
 
 
 def settled(response: DescribeQuorumResponse) -> tuple[object, ...]:
-    """What stays the same while brokers are at work."""
+    """The part of an answer that stays the same while brokers are running."""
     ((partition,),) = (topic.partitions for topic in response.topics)
     assert partition.current_voters
     voters = [(each.replica_id, each.replica_directory_id) for each in partition.current_voters]
@@ -135,7 +135,7 @@ def listeners(response: DescribeQuorumResponse) -> dict[int, list[tuple[str, str
 
 
 def client_hello() -> bytes:
-    """How a TLS client begins."""
+    """The first flight of a TLS client."""
     sent = ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="kafka")
     with pytest.raises(ssl.SSLWantReadError):
@@ -154,7 +154,7 @@ def test_another_protocol_is_sent_away(connection: Connection, frame: bytes) -> 
 
 
 def test_every_member_serves_every_identity(fleet: LocalFleet, kafka: KafkaCluster) -> None:
-    """Nine ports, each of which leads to the broker of its id, as that broker says itself."""
+    """Nine ports, each of which leads to the broker of its id, as the broker itself reports."""
     for proxy_id in fleet.members:
         for broker_id in kafka.brokers:
             with Connection(identity_port(fleet, proxy_id, broker_id)) as connection:
@@ -163,7 +163,7 @@ def test_every_member_serves_every_identity(fleet: LocalFleet, kafka: KafkaClust
 
 
 def config_error(connection: Connection, broker_id: BrokerId) -> int:
-    """What comes of asking for a broker's configuration: others than itself a broker refuses to describe."""
+    """The answer for a broker's configuration: a broker refuses to describe other brokers."""
     answer = connection.ask(wire.describe_broker_config(1, broker_id, "node.id"))
     (error_code,) = struct.unpack_from(">h", answer, 8)  # DescribeConfigsResponse.json v1: throttle, count
     return int(error_code)

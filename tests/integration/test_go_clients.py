@@ -19,9 +19,9 @@ pytestmark = pytest.mark.size("test-all")
 
 MakeTopic = Callable[..., str]
 TRANSACTIONS = 5
-"""With a record in each of twelve partitions; three are committed, the last one too."""
+"""Transactions with a record in each of twelve partitions. Three are committed, including the last one."""
 HIDDEN = {"listeners", "advertised.listeners", "controller.quorum.voters"}
-"""The settings of a broker that have addresses, and that the fleet says are empty."""
+"""The settings of a broker that contain addresses, and that the fleet empties."""
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_a_group_is_given_each_record_once_and_commits(
     with GoProgram(program, "work", fleet.bootstrap(), topic, topic) as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic, topic)
-    assert [client.said[what] for what in ("refused", "interrupted", "reported")] == [[], [], []]
+    client.check_records(kafka.bootstrap_servers, topic, topic)
+    assert [client.events[event] for event in ("refused", "interrupted", "reported")] == [[], [], []]
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_administration_has_the_results_of_a_direct_connection(
         assert client.close() == 0
 
     def results(bootstrap: str, topic: str) -> Output:
-        said = run(program, "admin", bootstrap, topic, group)
-        assert "retention.ms=3600000" in said[f"config of {topic}"]
+        events = run(program, "admin", bootstrap, topic, group)
+        assert "retention.ms=3600000" in events[f"config of {topic}"]
         return {
-            what.replace(topic, "TOPIC"): sorted(value.replace(topic, "TOPIC") for value in values)
-            for what, values in said.items()
+            event.replace(topic, "TOPIC"): sorted(value.replace(topic, "TOPIC") for value in values)
+            for event, values in events.items()
         }
 
     directly = results(kafka.bootstrap_servers, f"made-directly-{group}")
     through = results(fleet.bootstrap(), f"made-through-the-fleet-{group}")
-    # Of a broker's own configuration the fleet leaves out what has addresses, and nothing else.
+    # The fleet removes only the settings with addresses from a broker's configuration.
     broker = dict(map(_setting, directly["config of 1"]))
     assert {name for name, value in broker.items() if "127.77." in value} == HIDDEN
     directly["config of 1"] = sorted(
@@ -98,9 +98,11 @@ def test_each_address_that_it_learns_is_the_owners(
     owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
     directly = run(program, "addresses", kafka.bootstrap_servers, topic, topic)
     through = run(program, "addresses", fleet.bootstrap(), topic, topic)
-    for what in ("broker", "leader", "replica", "coordinator", "transaction coordinator"):
-        ids = [sorted(broker_id for broker_id, _ in map(_place, said[what])) for said in (directly, through)]
-        assert ids[0] == ids[1], what
+    for event in ("broker", "leader", "replica", "coordinator", "transaction coordinator"):
+        ids = [
+            sorted(broker_id for broker_id, _ in map(_place, events[event])) for events in (directly, through)
+        ]
+        assert ids[0] == ids[1], event
     assert {broker_id for broker_id, _ in map(_place, through["broker"])} == kafka.brokers.keys()
     for broker_id, endpoint in (_place(value) for values in through.values() for value in values):
         assert fleet.owner_of(endpoint) == owners[broker_id]
@@ -116,7 +118,7 @@ def _place(value: str) -> tuple[int, Endpoint]:
 def test_sarama_commits_aborts_and_is_fenced(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """In each partition something committed comes last: who has read it has been given all before it."""
+    """The last records of each partition are committed: a reader of these has received all before them."""
     other, topic = make_topic(), make_topic()
     directly = run(SARAMA, "transact", kafka.bootstrap_servers, other, other, str(TRANSACTIONS))
 
@@ -124,11 +126,11 @@ def test_sarama_commits_aborts_and_is_fenced(
         read = read_all(fleet.bootstrap(), topic, expected, config={"isolation.level": isolation})
         return sorted((each.value() or b"").decode() for each in read)
 
-    said = run(SARAMA, "transact", fleet.bootstrap(), topic, topic, str(TRANSACTIONS))
-    kept, aborted = sorted(said["committed"]), said["aborted"]
-    assert (len(kept), len(aborted)) == (3 * 12, 2 * 12)
-    assert said == directly
-    assert said["fenced"] == ["90"]  # PRODUCER_FENCED. Source: Errors.java
-    assert values("read_committed", len(kept)) == kept
-    everything = sorted(kept + aborted)
-    assert values("read_uncommitted", len(everything)) == everything
+    events = run(SARAMA, "transact", fleet.bootstrap(), topic, topic, str(TRANSACTIONS))
+    committed, aborted = sorted(events["committed"]), events["aborted"]
+    assert (len(committed), len(aborted)) == (3 * 12, 2 * 12)
+    assert events == directly
+    assert events["fenced"] == ["90"]  # PRODUCER_FENCED. Source: Errors.java
+    assert values("read_committed", len(committed)) == committed
+    all_values = sorted(committed + aborted)
+    assert values("read_uncommitted", len(all_values)) == all_values

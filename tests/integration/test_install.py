@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own: a member serves, the demo runs, and missing extras are named."""
+"""The wheel in its own environment: a member serves, the demo runs, and errors name missing extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""System calls of a real member, and what a compiled worker executes and allocates: no more than before."""
+"""System calls of a real member, and instructions and allocations of a compiled worker: not more than
+before."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.size("test-all")
 
 @pytest.mark.size("test")
 def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
-    """Two to read and two to write; what the worker tells of itself meanwhile comes on top."""
+    """Two reads and two writes. The worker's own reports come in addition."""
     calls = count_calls_per_request(Stage(kafka, [fleet_target(make_fleet(1))]))
     assert calls >= 4
     assert find_regressions({SYSTEM_CALLS: {"system_calls": calls}}, known()) == []
@@ -33,7 +34,7 @@ def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, m
 
 def test_compiled_worker_needs_no_more_instructions_than_before(tmp_path: Path) -> None:
     found = count_compiled_worker(tmp_path)
-    # A request takes two reads and two writes: what a forwarder has to do for them, a worker has, too.
+    # A request takes two reads and two writes: a worker must do at least what a forwarder does.
     assert (
         0.5
         < found["instructions_per_request_of_forwarder"]

@@ -38,8 +38,8 @@ API_VERSIONS_V5 = (18, 5)
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
-def saw_the_fleet(recorded: Recording, fleet: LocalFleet) -> bool:
-    """Whether addresses were sent to clients at all: a recording of nothing has no leak either."""
+def check_fleet_addresses(recorded: Recording, fleet: LocalFleet) -> bool:
+    """Whether any address was sent to clients: an empty recording has no leak either."""
     return recorded.contains(fleet.bootstrap_endpoint("p1").host.encode())
 
 
@@ -53,7 +53,7 @@ def test_topics_are_created_listed_and_described(
     described = kafka_tool(TOPIC, *bootstrap, "--describe", "--topic", "by-java")
     assert re.search(r"PartitionCount:\s*6\s+ReplicationFactor:\s*3", described)
     assert set(re.findall(r"Leader:\s*(\S+)", described)) == {"1", "2", "3"}
-    assert saw_the_fleet(recorded, fleet)
+    assert check_fleet_addresses(recorded, fleet)
 
 
 @pytest.mark.size("test")
@@ -74,20 +74,21 @@ def test_console_producer_consumer_and_their_group(
     assert topic in kafka_tool(GROUPS, *bootstrap, "--list").splitlines()
     described = kafka_tool(GROUPS, *bootstrap, "--describe", "--all-groups")
     rows = [line.split() for line in described.splitlines() if line.split()[:2] == [topic, topic]]
-    # The consumer leaves after its hundredth line, and what it commits then are the partitions whose first
-    # offset it had learned by that time: those with records, and of the empty ones none to all.
+    # The consumer leaves after its hundredth line. It then commits the partitions whose first offset it
+    # knows:
+    # those with records, and any number of the empty ones.
     partitions = [int(row[2]) for row in rows]
     assert len(set(partitions)) == len(partitions)
     assert set(partitions) <= set(range(12))
     assert sum(int(row[3]) for row in rows if row[3] != "-") == 100  # the offsets that it committed
-    assert saw_the_fleet(recorded, fleet)
+    assert check_fleet_addresses(recorded, fleet)
 
 
 @pytest.mark.proves("Java", "produce", "consume", "client 4.4")
 def test_a_client_that_tells_whom_it_expects_is_served(
     fleet: LocalFleet, relays: Relays, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """The newest client library, of which there are no brokers: it begins with ApiVersions v5 (KIP-1242)."""
+    """The newest client library, newer than any broker: it begins with ApiVersions v5 (KIP-1242)."""
     (newest,) = DEFINITIONS.glob("kafka-clients-*.jar")
     libs = tmp_path / "libs"
     libs.mkdir()
@@ -118,7 +119,7 @@ def test_a_consumer_follows_a_leader_that_moves(
     recorded: Recording,
     tmp_path: Path,
 ) -> None:
-    """The old leader answers Fetch with the new one's address (KIP-951), at the end of its response."""
+    """The old leader answers Fetch with the new leader's address (KIP-951), at the end of its response."""
     topic, lines = make_topic(partitions=1), [f"line {number}".encode() for number in range(100)]
     directly = ("--bootstrap-server", kafka.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -143,7 +144,7 @@ def test_a_consumer_follows_a_leader_that_moves(
     with received.open("wb") as output, subprocess.Popen(consume, stdout=output) as consumer:
         try:
             produce(fleet.bootstrap(), topic, lines)
-            wait_for(lambda: received.read_bytes().count(b"\n") == 100, "what was there at first")
+            wait_for(lambda: received.read_bytes().count(b"\n") == 100, "the initial state")
             assert not endpoint_of_the_new_leader()
             kafka_tool(REASSIGN, *directly, "--reassignment-json-file", str(plan), "--execute")
             first = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
@@ -176,8 +177,8 @@ def test_configurations_are_described_without_addresses_and_set(
     directly = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
     def altered() -> bool:
-        asked = ConfigResource(ResourceType.TOPIC, topic)
-        described = directly.describe_configs([asked], request_timeout=LIMIT_S)[asked].result(LIMIT_S)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        described = directly.describe_configs([resource], request_timeout=LIMIT_S)[resource].result(LIMIT_S)
         return bool(described["retention.ms"].value == "7200000")
 
     wait_for(altered, "the altered configuration at the brokers")
@@ -185,7 +186,7 @@ def test_configurations_are_described_without_addresses_and_set(
 
 @pytest.mark.proves("Java", "administration", "addresses")
 def test_the_cluster_and_its_quorum(fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster) -> None:
-    """DescribeQuorum names the controllers' listeners from v2 on, and clients learn the names alone."""
+    """DescribeQuorum names the controllers' listeners from v2 on, and clients receive only the names."""
     bootstrap = ("--bootstrap-server", fleet.bootstrap())
     assert f"Cluster ID: {kafka.cluster_id()}" in kafka_tool(CLUSTER, "cluster-id", *bootstrap)
     status = kafka_tool(QUORUM, *bootstrap, "describe", "--status")

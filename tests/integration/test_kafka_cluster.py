@@ -1,4 +1,4 @@
-"""The Kafka that all is tested with, and the demo's clients and audit on it, with no fleet between."""
+"""The Kafka of all tests, and the demo's clients and audit on it, without a fleet."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.size("test-all")
 
 def test_brokers_register_at_the_addresses_they_were_given(kafka: KafkaCluster) -> None:
     for endpoint in kafka.endpoints:
-        seen = AdminClient({"bootstrap.servers": str(endpoint)}).list_topics(timeout=20).brokers
-        assert {(each.id, each.host, each.port) for each in seen.values()} == {
+        metadata = AdminClient({"bootstrap.servers": str(endpoint)}).list_topics(timeout=20).brokers
+        assert {(each.id, each.host, each.port) for each in metadata.values()} == {
             (each.broker_id, each.host, each.port) for each in kafka.brokers.values()
         }
     assert [str(each.host) for each in kafka.endpoints] == ["127.77.1.1", "127.77.2.2", "127.77.3.3"]
@@ -66,7 +66,7 @@ def test_log_dump_names_the_producer_epoch_of_each_record(
 async def test_the_workload_survives_a_broker_and_its_audit_passes(
     kafka: KafkaCluster, tmp_path: Path, make_topic: Callable[..., str]
 ) -> None:
-    """Also the control for the audit of a fleet: what it finds on Kafka alone."""
+    """Also the control experiment for the audit of a fleet: its findings on Kafka alone."""
     topic = make_topic()
     spec = WorkloadSpec(kafka.bootstrap_servers, topic, str(tmp_path), group=topic, client="recommended")
     workload = Workload(spec)
@@ -89,9 +89,9 @@ async def test_the_workload_survives_a_broker_and_its_audit_passes(
     assert {each.partition for each in received} == set(range(12))
     log = read_log(kafka.bootstrap_servers, topic)
     found = audit(acknowledged, received, log)
-    # librdkafka does so now and then where a broker ends.
-    again = len(read_again(log, kafka, 1, topic))
-    assert replace(found, duplicated=found.duplicated - again).passed, (found, again)
+    # librdkafka sometimes rereads records when a broker ends.
+    rereads = len(read_again(log, kafka, 1, topic))
+    assert replace(found, duplicated=found.duplicated - rereads).passed, (found, rereads)
     assert found.received >= found.acknowledged
     assert all(0 < stall_ms < 60_000 for stall_ms in traffic.stalls_ms(stopped_s, back_s))
 
@@ -99,8 +99,8 @@ async def test_the_workload_survives_a_broker_and_its_audit_passes(
 def test_a_broker_that_cannot_start_is_named_with_its_log(kafka: KafkaCluster, tmp_path: Path) -> None:
     broken = KafkaCluster(1, tmp_path)
     (broker,) = broken.brokers.values()
-    taken = kafka.brokers[1]
-    broken.brokers[1] = type(broker)(1, taken.host, taken.port, "a")
+    used_broker = kafka.brokers[1]
+    broken.brokers[1] = type(broker)(1, used_broker.host, used_broker.port, "a")
     with pytest.raises(
         DemoError, match=r"(?s)broker 1 ended with code 1; see .*kafka-1\.log.*Address already in use"
     ):
@@ -113,11 +113,11 @@ def test_without_jars_it_says_how_to_get_them(tmp_path: Path) -> None:
 
 
 def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path) -> None:
-    """Found by a benchmark that ended before it began: one random id in 64 was taken for an option."""
+    """Found by a benchmark that ended early: one random id in 64 was taken for an option."""
     (tmp_path / "cluster-id").write_text("-_AAAAAAAAAAAAAAAAAAAA")
     with KafkaCluster(1, tmp_path) as cluster:
-        seen = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=20)
-        assert seen.cluster_id == "-_AAAAAAAAAAAAAAAAAAAA"
+        metadata = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=20)
+        assert metadata.cluster_id == "-_AAAAAAAAAAAAAAAAAAAA"
 
 
 def test_nothing_is_left_running_when_the_parent_is_killed(tmp_path: Path) -> None:

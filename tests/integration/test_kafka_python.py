@@ -21,18 +21,18 @@ pytestmark = pytest.mark.size("test-all")
 
 MakeTopic = Callable[..., str]
 TRANSACTIONS = 9
-"""With a record in each of twelve partitions; five are committed, the last one too."""
+"""Transactions with a record in each of twelve partitions. Five are committed, including the last one."""
 
 
-def endpoint_of(told: str) -> Endpoint:
-    host, _, port = told.rpartition(" ")[2].rpartition(":")
+def endpoint_of(answers: str) -> Endpoint:
+    host, _, port = answers.rpartition(" ")[2].rpartition(":")
     return Endpoint(host, int(port))
 
 
 @pytest.mark.proves("kafka-python", "addresses")
 def test_brokers_that_it_knows_are_the_fleets(fleet: LocalFleet, kafka: KafkaCluster) -> None:
-    said = run("addresses", fleet.bootstrap())
-    found = {int(each.partition(" ")[0]): endpoint_of(each) for each in said["broker"]}
+    events = run("addresses", fleet.bootstrap())
+    found = {int(each.partition(" ")[0]): endpoint_of(each) for each in events["broker"]}
     owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
     assert {each: (fleet.owner_of(endpoint),) for each, endpoint in found.items()} == owned
     assert found.keys() == kafka.brokers.keys()
@@ -64,11 +64,11 @@ def test_administration_has_the_results_of_a_direct_connection(
         run("admin", bootstrap, f"{group}-{name}", group)
         for name, bootstrap in (("fleet", fleet.bootstrap()), ("direct", kafka.bootstrap_servers))
     )
-    hidden, shown = through.pop("advertised"), direct.pop("advertised")
+    hidden, addresses = through.pop("advertised"), direct.pop("advertised")
     assert through == direct
     assert through["retention"] == ["604800000", "123456789"]
     assert through["group"] == ["['consumer']"]
-    assert "127.77." in shown[0]
+    assert "127.77." in addresses[0]
     assert "127.77." not in hidden[0]
 
 
@@ -78,17 +78,17 @@ def test_transactions_commit_abort_and_fence_as_without_fleet(
 ) -> None:
     def outcome(bootstrap: str) -> tuple[Output, list[str]]:
         topic = make_topic()
-        said = run("transact", bootstrap, topic, topic, str(TRANSACTIONS))
+        events = run("transact", bootstrap, topic, topic, str(TRANSACTIONS))
         committed = {"isolation.level": "read_committed"}
-        log = read_all(bootstrap, topic, len(said["committed"]), config=committed)
-        return said, sorted((each.value() or b"").decode() for each in log)
+        log = read_all(bootstrap, topic, len(events["committed"]), config=committed)
+        return events, sorted((each.value() or b"").decode() for each in log)
 
     through, direct = outcome(fleet.bootstrap()), outcome(kafka.bootstrap_servers)
     assert through == direct
-    said, read = through
-    assert (len(said["committed"]), len(said["aborted"])) == (5 * PARTITIONS, 4 * PARTITIONS)
-    assert read == sorted(said["committed"])
-    assert said["fenced"] == ["refused"]
+    events, read = through
+    assert (len(events["committed"]), len(events["aborted"])) == (5 * PARTITIONS, 4 * PARTITIONS)
+    assert read == sorted(events["committed"])
+    assert events["fenced"] == ["refused"]
 
 
 @pytest.mark.timeout(600)
@@ -103,4 +103,4 @@ def test_no_error_when_the_member_of_the_coordinator_is_drained(
     with KafkaPython("work", own.bootstrap(), topic, topic, "classic") as program:
         drain_owner_of_coordinator(own, kafka, topic, program, fleet_command)
         assert program.close() == 0
-    program.judge(kafka.bootstrap_servers, topic, topic)
+    program.check_records(kafka.bootstrap_servers, topic, topic)

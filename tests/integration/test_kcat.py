@@ -1,4 +1,4 @@
-"""kcat behind the fleet: what scripts do with it."""
+"""kcat behind the fleet: the typical uses of scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeTopic = Callable[..., str]
 
 
 def kcat(fleet: LocalFleet, *arguments: str, stdin: str = "") -> str:
-    """What it prints; it must succeed."""
+    """Run kcat, which must succeed. Returns: its output."""
     done = subprocess.run(
         [KCAT, "-b", fleet.bootstrap(), *arguments],
         input=stdin,
@@ -63,7 +63,7 @@ def test_kcat_consumes_what_it_produces(
     log = read_all(kafka.bootstrap_servers, topic, len(lines))
     assert sorted((each.value() or b"").decode() for each in log) == sorted(lines)
     if group:
-        told = ("-X", "auto.offset.reset=earliest", "-G", topic, "-c", str(len(lines)), topic)
-        assert sorted(kcat(fleet, *told).splitlines()) == sorted(lines)
+        arguments = ("-X", "auto.offset.reset=earliest", "-G", topic, "-c", str(len(lines)), topic)
+        assert sorted(kcat(fleet, *arguments).splitlines()) == sorted(lines)
     else:
         assert sorted(kcat(fleet, "-C", "-t", topic, "-e", "-q").splitlines()) == sorted(lines)

@@ -1,4 +1,4 @@
-"""The search for real addresses that every test of the session's fleet ends with: it finds what there is."""
+"""The search for real addresses at the end of every test of the shared fleet finds every leak."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.size("test")
 
 
 def test_on_a_direct_connection_every_address_is_found(kafka: KafkaCluster, relays: Relays) -> None:
-    """The control experiment: the same relay, the same search, and no fleet between."""
+    """The control experiment: the same relay and the same search, without a fleet."""
     (port,) = free_ports(1, (NAT_HOST,))
     direct = Endpoint(NAT_HOST, port)
     relays.forward(direct, kafka.endpoints[0])
@@ -46,7 +46,7 @@ def test_on_a_direct_connection_every_address_is_found(kafka: KafkaCluster, rela
 
 @pytest.mark.parametrize("broker_id", [1, 2, 3])
 def test_each_form_of_an_address_is_found_wherever_it_stands(kafka: KafkaCluster, broker_id: int) -> None:
-    """Hosts as bytes among them, which no API sends today."""
+    """Including hosts as bytes, which no API sends today."""
     broker, controller = kafka.brokers[broker_id], kafka.listener("CONTROLLER", broker_id)
     network, *others = secrets_of(kafka)
     somewhere = Endpoint("relay", 1)
@@ -69,7 +69,7 @@ def test_each_form_of_an_address_is_found_wherever_it_stands(kafka: KafkaCluster
 def test_through_the_fleet_its_own_addresses_take_their_place(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], recorded: Recording
 ) -> None:
-    """What is searched at the end of this test is not nothing."""
+    """The recording that is searched at the end of this test is not empty."""
     admin = AdminClient({"bootstrap.servers": fleet.bootstrap()})
     broker = ConfigResource(ResourceType.BROKER, "1")
     admin.describe_cluster(request_timeout=LIMIT_S).result(LIMIT_S)

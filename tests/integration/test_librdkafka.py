@@ -29,12 +29,12 @@ PARTITIONS = 12
 MakeTopic = Callable[..., str]
 
 
-def numbered(count: int) -> list[bytes]:
+def numbered_values(count: int) -> list[bytes]:
     return [b"%05d" % number for number in range(count)]
 
 
 def await_leaders(bootstrap: str, topic: str) -> None:
-    """Bring an empty record to each partition, and wait for the acknowledgements."""
+    """Produce an empty record to each partition, and wait for the acknowledgements."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
     for partition in range(PARTITIONS):
         producer.produce(topic, b"", partition=partition)
@@ -44,18 +44,19 @@ def await_leaders(bootstrap: str, topic: str) -> None:
 @pytest.mark.proves("librdkafka", "produce", "consume")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_kind_of_acknowledgement(fleet: LocalFleet, make_topic: MakeTopic, acks: str) -> None:
-    topic, values = make_topic(), numbered(200)
-    # Without acknowledgements records are lost, directly too, while a broker has not heard that it leads.
+    topic, values = make_topic(), numbered_values(200)
+    # Without acknowledgements records are lost, even directly, while a broker does not know yet that it
+    # leads.
     await_leaders(fleet.bootstrap(), topic)
     produce(fleet.bootstrap(), topic, values, acks=acks)
-    seen = read_all(fleet.bootstrap(), topic, PARTITIONS + len(values))
-    assert sorted(each.value() for each in seen) == [b""] * PARTITIONS + values
+    received = read_all(fleet.bootstrap(), topic, PARTITIONS + len(values))
+    assert sorted(each.value() for each in received) == [b""] * PARTITIONS + values
 
 
 @pytest.mark.proves("librdkafka", "produce", "consume")
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, codec: str) -> None:
-    """With compression, headers, and larger than what is read at once."""
+    """With compression and headers, and larger than one read."""
     topic = make_topic(partitions=1)
     producer = Producer({"bootstrap.servers": fleet.bootstrap(), "compression.type": codec})
     producer.produce(topic, b"\0\1\2" * 250_000, key=b"key", headers=[("name", b"\xff\0"), ("none", None)])
@@ -66,18 +67,18 @@ def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, code
 
 
 def test_large_records_pass_unchanged_and_mostly_unread(fleet: LocalFleet, make_topic: MakeTopic) -> None:
-    """They pass inside the kernel, both ways; what a worker reads itself is counted there."""
+    """Large bodies pass inside the kernel, both ways; the worker's own reads are counted."""
     topic = make_topic(partitions=1)
     values = [b"%08d" % number * 112_500 for number in range(40)]  # random bytes would have some address
     before = read_by_workers(fleet)
     produce(fleet.bootstrap(), topic, values)
-    seen = read_all(fleet.bootstrap(), topic, len(values), partitions=1)
-    assert sorted(each.value() for each in seen) == sorted(values)
+    received = read_all(fleet.bootstrap(), topic, len(values), partitions=1)
+    assert sorted(each.value() for each in received) == sorted(values)
     assert 0 < read_by_workers(fleet) - before < sum(map(len, values))  # and not twice that
 
 
 def read_by_workers(fleet: LocalFleet) -> int:
-    """In bytes. Source: proc_pid_io(5)"""
+    """The number of bytes. Source: proc_pid_io(5)"""
     children = [each for member in fleet.members for each in psutil.Process(fleet.pid(member)).children()]
     workers = [each for each in children if MODULES["worker"] in each.cmdline()]
     return sum(each.io_counters().read_chars for each in workers)
@@ -86,13 +87,13 @@ def read_by_workers(fleet: LocalFleet) -> int:
 @pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "produce", "classic group")
 def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, make_topic: MakeTopic) -> None:
-    topic, values = make_topic(), numbered(600)
+    topic, values = make_topic(), numbered_values(600)
     config = {
         "bootstrap.servers": fleet.bootstrap(),
         "group.id": topic,
         "auto.offset.reset": "earliest",
         "partition.assignment.strategy": "cooperative-sticky",
-        # A commit of the consumer's own, every five seconds, can leave nothing for commit() to commit.
+        # The consumer's own commit, every five seconds, can leave nothing for commit() to commit.
         "enable.auto.commit": False,
     }
     members = [Consumer(config) for _ in range(2)]
@@ -122,9 +123,9 @@ def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, ma
     finally:
         for consumer in members:
             consumer.close()
-    everything = [message for messages in received for message in messages]
-    assert [each.error() for each in everything if each.error() is not None] == []
-    assert sorted(each.value() for each in everything) == values
+    all_messages = [message for messages in received for message in messages]
+    assert [each.error() for each in all_messages if each.error() is not None] == []
+    assert sorted(each.value() for each in all_messages) == values
     assert all(messages for messages in received)
     for messages in received:
         for partition in {each.partition() for each in messages}:
@@ -137,7 +138,7 @@ def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, ma
 @pytest.mark.proves("librdkafka", "transactions")
 def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     source, target = make_topic(), make_topic()
-    produce(fleet.bootstrap(), source, numbered(10))
+    produce(fleet.bootstrap(), source, numbered_values(10))
     consumer = Consumer(
         {"bootstrap.servers": fleet.bootstrap(), "group.id": source, "auto.offset.reset": "earliest"}
     )
@@ -165,11 +166,11 @@ def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_t
     producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), LIMIT_S)
     producer.commit_transaction(LIMIT_S)
 
-    expected = [b"committed " + value for value in numbered(10)]
-    seen = read_all(fleet.bootstrap(), target, 10, config={"isolation.level": "read_committed"})
-    assert sorted(each.value() for each in seen) == expected
-    everything = read_all(fleet.bootstrap(), target, 11, config={"isolation.level": "read_uncommitted"})
-    assert sorted(each.value() for each in everything) == [b"aborted", *expected]
+    expected = [b"committed " + value for value in numbered_values(10)]
+    received = read_all(fleet.bootstrap(), target, 10, config={"isolation.level": "read_committed"})
+    assert sorted(each.value() for each in received) == expected
+    all_messages = read_all(fleet.bootstrap(), target, 11, config={"isolation.level": "read_uncommitted"})
+    assert sorted(each.value() for each in all_messages) == [b"aborted", *expected]
     committed = consumer.committed([TopicPartition(source, each) for each in range(PARTITIONS)], LIMIT_S)
     assert sum(each.offset for each in committed if each.offset > 0) == 10
     consumer.close()
@@ -185,23 +186,23 @@ def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_t
 @pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "addresses")
 def test_advertised_addresses_are_the_fleets_at_every_member(fleet: LocalFleet, kafka: KafkaCluster) -> None:
-    seen = []
+    received = []
     for proxy_id in fleet.members:
         admin = AdminClient({"bootstrap.servers": fleet.bootstrap([proxy_id])})
         metadata = admin.list_topics(timeout=LIMIT_S)
-        seen.append({each.id: Endpoint(each.host, each.port) for each in metadata.brokers.values()})
+        received.append({each.id: Endpoint(each.host, each.port) for each in metadata.brokers.values()})
         described = admin.describe_cluster(request_timeout=LIMIT_S).result(LIMIT_S)
-        assert {each.id: Endpoint(each.host, each.port) for each in described.nodes} == seen[0]
+        assert {each.id: Endpoint(each.host, each.port) for each in described.nodes} == received[0]
         assert (described.cluster_id, metadata.cluster_id) == (kafka.cluster_id(), kafka.cluster_id())
-    assert seen == [seen[0]] * len(fleet.members)
+    assert received == [received[0]] * len(fleet.members)
     owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
-    assert {broker_id: (fleet.owner_of(endpoint),) for broker_id, endpoint in seen[0].items()} == owned
+    assert {broker_id: (fleet.owner_of(endpoint),) for broker_id, endpoint in received[0].items()} == owned
     assert owned.keys() == kafka.brokers.keys()
 
 
 @pytest.mark.proves("librdkafka", "administration", "addresses")
 def test_identity_port_reaches_its_broker_and_hides_addresses(fleet: LocalFleet, kafka: KafkaCluster) -> None:
-    """A broker describes its own configuration alone, and refuses to describe another's."""
+    """A broker describes only its own configuration, and refuses to describe another broker's."""
     through = AdminClient({"bootstrap.servers": fleet.bootstrap()})
     directly = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for broker_id in kafka.brokers:
@@ -233,8 +234,8 @@ def test_topics_are_made_altered_listed_and_deleted(fleet: LocalFleet, kafka: Ka
     admin.incremental_alter_configs([resource], request_timeout=LIMIT_S)[resource].result(LIMIT_S)
 
     def retention() -> str | None:
-        asked = ConfigResource(ResourceType.TOPIC, name)
-        described = admin.describe_configs([asked], request_timeout=LIMIT_S)[asked].result(LIMIT_S)
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        described = admin.describe_configs([resource], request_timeout=LIMIT_S)[resource].result(LIMIT_S)
         value: str | None = described["retention.ms"].value
         return value
 

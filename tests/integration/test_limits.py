@@ -1,4 +1,4 @@
-"""What one client can take of a member: up to a limit, and without others noticing."""
+"""The resources that one client can take from a member: limited, without effects on other clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOODED, WATCHING = "p1", "p2"
 BROKER = 1
 MAX_CONNECTIONS = 40
 FLOOD_S = 8.0
-"""Several times what it takes until a member that does not answer probes is suspect."""
+"""Several times the time until a member that does not answer probes is suspected."""
 TIMING = {"suspect_after_s": 2.0, "probe_timeout_s": 1.0, "freeze_timeout_s": 10.0}
 
 
@@ -34,7 +34,7 @@ def closed_for(fleet: LocalFleet, limit: str) -> float:
     return sum(number for labels, number in samples if labels == {"limit": limit_label(limit)})
 
 
-def said(fleet: LocalFleet, limit: str) -> list[str]:
+def log_lines_of(fleet: LocalFleet, limit: str) -> list[str]:
     text = fleet.log(FLOODED).read_text(errors="replace")
     return [line for line in text.splitlines() if f"({limit}; " in line]
 
@@ -53,7 +53,7 @@ def takeovers(fleet: LocalFleet) -> float:
 def test_connection_flood_is_closed_and_others_notice_nothing(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic
 ) -> None:
-    """Neither a client that was there before, nor the other member, which probes while nobody gets in."""
+    """An earlier client, and the other member's probes, are not disturbed while the member is full."""
     fleet = make_fleet(2, timing=TIMING, limits={"max_connections": MAX_CONNECTIONS})
     topic, endpoint = make_topic(), fleet.bootstrap_endpoint(FLOODED)
     generation = fleet.ownership(WATCHING).generation
@@ -71,13 +71,13 @@ def test_connection_flood_is_closed_and_others_notice_nothing(
                 with Connection(endpoint) as asking:
                     assert not is_served(asking)
                 refused += 1
-        wait_for(lambda: closed_for(fleet, "max_connections") >= refused, "they are counted")
+        wait_for(lambda: closed_for(fleet, "max_connections") >= refused, "the refused clients are counted")
         load.await_flow()
     assert load.failures == load.errors == []
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
     assert fleet.ownership(WATCHING).generation == generation
     assert takeovers(fleet) == 0
-    lines = said(fleet, "max_connections")
+    lines = log_lines_of(fleet, "max_connections")
     assert 1 <= len(lines) <= time.monotonic() - began_s + 1
     assert all("closing the connection of client 127.0.0.1:" in each for each in lines)
     assert any("more unlogged" in each and "; 0 more" not in each for each in lines)
@@ -86,7 +86,7 @@ def test_connection_flood_is_closed_and_others_notice_nothing(
 def test_late_client_is_closed_and_waiting_client_is_not(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic
 ) -> None:
-    """A Fetch that waits for longer than all of the limits, beside one client that reaches each of them."""
+    """A Fetch that waits longer than all limits, next to clients that reach each of them."""
     times = {"first_request_timeout_s": 1.0, "request_timeout_s": 2.0, "idle_timeout_s": 3.0}
     fleet, topic = make_fleet(1, limits=times), make_topic(partitions=1)
     port = leader_port(fleet, FLOODED, topic)
@@ -102,8 +102,8 @@ def test_late_client_is_closed_and_waiting_client_is_not(
         assert waiting.receive()[0] == 1
         assert time.monotonic() - began_s >= FLOOD_S
     for limit in times:
-        wait_for(partial(closed_for, fleet, limit), "it is counted")
-        assert (closed_for(fleet, limit), len(said(fleet, limit))) == (1, 1)
+        wait_for(partial(closed_for, fleet, limit), "the connection is counted")
+        assert (closed_for(fleet, limit), len(log_lines_of(fleet, limit))) == (1, 1)
     assert count(kafka.bootstrap_servers, topic, [0]) == 0
 
 
@@ -116,8 +116,8 @@ def test_a_source_has_so_many_connections_and_so_many_bytes(make_fleet: MakeFlee
         while is_served(opened.enter_context(Connection(port))):
             held += 1
         assert held <= 10
-        wait_for(lambda: closed_for(fleet, "max_connections_per_source") >= 1, "it is counted")
-        (line,) = said(fleet, "max_connections_per_source")
+        wait_for(lambda: closed_for(fleet, "max_connections_per_source") >= 1, "the connection is counted")
+        (line,) = log_lines_of(fleet, "max_connections_per_source")
         assert "connections of 127.0.0.1 are open" in line
     small = wire.produce(1, acks=0)
     with Connection(port, source="127.9.9.8") as greedy, Connection(port, source="127.9.9.9") as other:

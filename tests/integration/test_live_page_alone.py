@@ -1,4 +1,4 @@
-"""The live page in a real browser, before a fleet that is made up: what a real one seldom comes to."""
+"""The live page in a real browser, for simulated fleets in states that real fleets seldom reach."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.browser import (
     NARROW,
     focused,
     inspect,
-    look,
-    press,
-    serious,
+    press_keys,
+    resize,
+    serious_log_entries,
     tab_to,
     text,
     texts,
@@ -53,7 +53,7 @@ def member() -> Iterator[Served]:
 
 
 def buttons(browser: Chrome) -> list[str]:
-    """Those in the tables, which change something."""
+    """The buttons in the tables, which change something."""
     script = "return [...document.querySelectorAll('td button')].map(each => each.ariaLabel)"
     return list(map(str, browser.execute_script(script)))
 
@@ -81,19 +81,19 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
         ) as member:
             browser.get(member.url)
             dialog = browser.find_element(By.ID, "ask")
-            wait_for(dialog.is_displayed, "it asks for a token")
+            wait_for(dialog.is_displayed, "the request for a token")
             assert violations(browser) == []
             enter(browser, "wrong-0123456789abcdef")
-            wait_for(lambda: "not in admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
+            wait_for(lambda: "not in admin.tokens" in text(browser, "ask-why"), "the error message")
             enter(browser, READ)
-            wait_for(lambda: shown(browser) == ["1", "2", "3"], "who reads sees the fleet")
+            wait_for(lambda: shown(browser) == ["1", "2", "3"], "the fleet for the read token")
             wait_for(lambda: "No rates yet: p1." in text(browser, "counted"), "its clock stands still")
             assert "–" in text(browser, "owners")  # noqa: RUF001 (as the page says what is not known)
             assert "B/s" not in text(browser, "owners")
             assert not dialog.is_displayed()
             assert buttons(browser) == []
 
-            # There was no other way to the token to write than to close the tab.
+            # Formerly, closing the tab was the only way to drop the write token.
             other = browser.find_element(By.ID, "other")
             other.click()
             assert dialog.is_displayed()
@@ -103,16 +103,16 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
             assert buttons(browser) == []
             other.click()
             enter(browser, WRITE)
-            wait_for(lambda: "Drain p2" in buttons(browser), "who writes has buttons")
+            wait_for(lambda: "Drain p2" in buttons(browser), "buttons for the write token")
             browser.find_element(By.CSS_SELECTOR, "[aria-label='Drain p2']").click()
             browser.find_element(By.ID, "do").click()
-            wait_for(lambda: source.asked == [("p2", True)], "and they do what they say")
+            wait_for(lambda: source.asked == [("p2", True)], "the operation of the button")
             assert READ not in browser.current_url + browser.page_source
             assert WRITE not in browser.current_url + browser.page_source
 
 
 def large(moved: dict[BrokerId, ProxyId], generation: int) -> FleetView:
-    """Three hundred brokers, all of them p1's but for some."""
+    """Three hundred brokers, all but some of them owned by p1."""
     owned = {broker_id: (moved.get(broker_id, "p1"),) for broker_id in range(1, 301)}
     known = view().directory
     directory = Directory(generation, generation, owned, owned, known.members, {})
@@ -120,43 +120,43 @@ def large(moved: dict[BrokerId, ProxyId], generation: int) -> FleetView:
 
 
 def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Served) -> None:
-    """Those above the first 200 were not, and what a filter had hidden was new when it was cleared."""
+    """Rows after the first 200 were not updated, and a cleared filter showed hidden rows as new."""
 
-    def told(generation: int) -> bool:
+    def shows_generation(generation: int) -> bool:
         return text(browser, "fact-generation") == str(generation)
 
     member.source.shown = large({}, 7)
     browser.get(member.url)
     wait_for(lambda: len(shown(browser)) == 200, "the first two hundred are shown")
     member.source.shown = large({250: "p3"}, 8)
-    wait_for(lambda: text(browser, "news") == "Broker 250: p1 to p3.", "one of the others has moved")
+    wait_for(lambda: text(browser, "news") == "Broker 250: p1 to p3.", "another row has moved")
 
     field = browser.find_element(By.ID, "filter")
     field.send_keys("25")
-    wait_for(lambda: "250" in shown(browser) and "1" not in shown(browser), "it is found")
+    wait_for(lambda: "250" in shown(browser) and "1" not in shown(browser), "the filtered rows")
     member.source.shown = large({250: "p3", 7: "p2"}, 9)
-    wait_for(lambda: text(browser, "news") == "Broker 7: p1 to p2.", "one has moved that is not shown")
+    wait_for(lambda: text(browser, "news") == "Broker 7: p1 to p2.", "a hidden row has moved")
     member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 10)
-    wait_for(lambda: text(browser, "news") == "Broker 251: p1 to p2.", "one has moved that is")
+    wait_for(lambda: text(browser, "news") == "Broker 251: p1 to p2.", "a shown row has moved")
     assert browser.find_elements(By.CSS_SELECTOR, "#owners .moved")
     field.clear()
     wait_for(lambda: "7" in shown(browser), "all are shown")
     member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 11)
-    wait_for(lambda: told(11), "nothing has moved")
+    wait_for(lambda: shows_generation(11), "nothing has moved")
     assert text(browser, "news") == "Broker 251: p1 to p2."
-    assert serious(browser) == []
+    assert serious_log_entries(browser) == []
 
 
 def test_host_that_is_lost_silently_is_asked_again(
     browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read then never came to an end."""
-    asked, follow = 0, LiveFeed.follow
+    """The pending read never ended."""
+    operations, follow = 0, LiveFeed.follow
 
     async def lost(live: LiveFeed, watcher: Watcher) -> AsyncGenerator[bytes, None]:
-        nonlocal asked
-        asked += 1
-        this = asked
+        nonlocal operations
+        operations += 1
+        this = operations
         async for document in follow(live, watcher):
             yield document
             if this == 1:
@@ -164,12 +164,12 @@ def test_host_that_is_lost_silently_is_asked_again(
 
     monkeypatch.setattr(LiveFeed, "follow", lost)
     browser.get(member.url)
-    wait_for(lambda: shown(browser) == ["1", "2", "3"], "it is shown")
+    wait_for(lambda: shown(browser) == ["1", "2", "3"], "the rows are shown")
     member.source.shown = view(directory=replace(view().directory, generation=99))
-    wait_for(lambda: "No update" in text(browser, "alarm"), "it says that it is old")
-    wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
-    wait_for(lambda: "No update" not in text(browser, "alarm"), "and says so")
-    assert asked >= 2
+    wait_for(lambda: "No update" in text(browser, "alarm"), "the page says that the state is old")
+    wait_for(lambda: text(browser, "fact-generation") == "99", "the next update")
+    wait_for(lambda: "No update" not in text(browser, "alarm"), "the page reports updates again")
+    assert operations >= 2
 
 
 def test_document_of_the_previous_release_is_shown(
@@ -204,34 +204,34 @@ AGO_S = {"p1": 270, "p2": 265, "p3": 30}
 
 
 @dataclass
-class Going(Source):
-    """Its clock goes by a second each time that it is looked at by ten."""
+class ServerThread(Source):
+    """Its clock advances by a second after every ten looks."""
 
     looks: int = 0
 
     def view(self) -> FleetView:
         self.looks += 1
-        taken = TakeoverLog()
+        takeover_log = TakeoverLog()
         for proxy_id, ago_s in AGO_S.items():
             at = Moment(NOW_MS - 1000 * ago_s, 1000.0 - ago_s)
             soon = Moment(at.wall_ms + 40, at.mono_s + 0.04)
-            taken = taken.put(Takeover(proxy_id, "silent", at, (2,), soon, soon))
+            takeover_log = takeover_log.put(Takeover(proxy_id, "silent", at, (2,), soon, soon))
         now = Moment(NOW_MS + 100 * self.looks, 1000.0 + self.looks / 10)
-        return replace(self.shown, now=now, takeovers=taken)
+        return replace(self.shown, now=now, takeovers=takeover_log)
 
 
 def places(browser: Chrome, selector: str) -> list[dict[str, Any]]:
-    """Where elements are in the window, and what they say."""
+    """The positions of elements in the window, and their texts."""
     found = browser.find_elements(By.CSS_SELECTOR, selector)
     return [{**each.rect, "says": each.text} for each in found if each.is_displayed()]
 
 
 def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
-    with served(Going()) as member:
+    with served(ServerThread()) as member:
         browser.get(member.url)
-        wait_for(lambda: places(browser, "#axis button"), "the line is there")
+        wait_for(lambda: places(browser, "#axis button"), "the line in the log")
         assert text(browser, "span").startswith("From ")
-        # Two within five seconds of five minutes are one mark.
+        # Two takeovers within five seconds of five minutes are one mark.
         assert [each["says"] for each in places(browser, "#axis button")] == ["2", "1"]
         (axis,) = places(browser, "#axis")
         marks = places(browser, "#axis li")
@@ -248,13 +248,13 @@ def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
         before = text(browser, "span")
         wait_for(lambda: text(browser, "span") != before, "time goes on")
         assert focused(browser) == labels[1]
-        press(browser, Keys.ENTER)
+        press_keys(browser, Keys.ENTER)
         assert "p3 (silent): broker 2" in browser.switch_to.active_element.text
 
         inspect(browser, "live-takeovers")
-        look(browser, NARROW, "light")
+        resize(browser, NARROW, "light")
         for row in (places(browser, "#axis li"), places(browser, "#ticks span")):
             edges = [(each["x"], each["x"] + each["width"]) for each in row]
             assert len(edges) >= 2
             assert all(end <= begin for (_, end), (begin, _) in pairwise(edges)), edges
-        assert serious(browser) == []
+        assert serious_log_entries(browser) == []

@@ -1,4 +1,4 @@
-"""The life of a member's processes: stops in order, stops at once, deaths inside it, a fleet started anew."""
+"""The life of a member's processes: stops in order, stops at once, deaths of children, fleet restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.runtime.child import MODULES, Kind
-from tests.conftest import fleets, whole_again
+from tests.conftest import fleets, restore_fleet
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, count, led_by, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
@@ -32,20 +32,20 @@ AT_ONCE_S = 4.0
 
 @pytest.fixture(scope="module")
 def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """Without racks, so that who owned what before is not simply who would be given it again."""
+    """Without racks, so that the former owners differ from those of a new assignment."""
     with fleets(kafka, tmp_path_factory.mktemp("member")) as make:
         yield make(3, racks=False, timing=PATIENT)
 
 
 @pytest.fixture
 def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
-    """Three members of this module's own; what a test before has stopped runs again."""
-    whole_again(started, kafka)
+    """Three members of this module, all running again before each test."""
+    restore_fleet(started, kafka)
     return started
 
 
 def child(fleet: LocalFleet, proxy_id: ProxyId, kind: Kind) -> psutil.Process | None:
-    """The control process, or the worker, that a member has now."""
+    """The present control process, or worker, of a member."""
     for process in psutil.Process(fleet.pid(proxy_id)).children():
         with suppress(psutil.NoSuchProcess):
             if MODULES[kind] in process.cmdline():
@@ -54,7 +54,7 @@ def child(fleet: LocalFleet, proxy_id: ProxyId, kind: Kind) -> psutil.Process | 
 
 
 def restarts(fleet: LocalFleet, proxy_id: ProxyId) -> int:
-    """How many workers a member's control process has seen replaced since it started."""
+    """The number of workers that a member's control process has seen replaced since its start."""
     (found,) = re.findall(
         rb"^fleet_worker_restarts_total (\S+)$", fleet.get(proxy_id, "/metrics", 20)[1], re.MULTILINE
     )
@@ -66,14 +66,14 @@ def owners(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, tuple[ProxyId
 
 
 class Callers:
-    """Connects to ports again and again, and asks each time what any live worker answers."""
+    """Connects to ports repeatedly, and sends each time a request that any live worker answers."""
 
     def __init__(self, *endpoints: Endpoint) -> None:
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(each,)) for each in endpoints]
         self.refused: list[str] = []
         self.answered: dict[Endpoint, float] = {}
-        """When the newest answer came from each port."""
+        """The time of the newest answer at each port."""
 
     def __enter__(self) -> Callers:
         for thread in self._threads:
@@ -87,7 +87,7 @@ class Callers:
             thread.join()
 
     def await_answers(self) -> None:
-        """Wait until every port has answered a connection that was made from now on, more or less."""
+        """Wait until every port has answered a connection that was made after this call, more or less."""
         since_s = time.monotonic()
         wait_for(
             lambda: len(self.answered) == len(self._threads) and min(self.answered.values()) > since_s + 0.05,
@@ -101,8 +101,8 @@ class Callers:
             except OSError as error:
                 self.refused.append(f"{endpoint}: {error}")
                 continue
-            # A worker that dies takes the connections along that it has accepted. What waits for its
-            # successor is answered late.
+            # A dying worker closes the connections that it has accepted. Connections that wait for its
+            # successor are answered late.
             with connection, suppress(EOFError, ConnectionError):
                 answer = connection.ask(wire.request(wire.API_VERSIONS, 32767, 1))
                 assert ApiVersions.parse(answer).error_code == 35
@@ -185,7 +185,7 @@ def test_a_second_signal_stops_a_member_at_once(own: LocalFleet, make_topic: Mak
         assert connection.ask(wire.metadata(1))
         connection.send(wire.fetch(2, topic, 0, max_wait_ms=60_000))
         own.terminate("p1")
-        wait_for(lambda: is_refused(endpoint), "p1 accepts nobody any more")
+        wait_for(lambda: is_refused(endpoint), "p1 accepts no more connections")
         assert own.running == own.members
         again_s = time.monotonic()
         assert own.stop("p1") == 128 + signal.SIGTERM
@@ -198,7 +198,7 @@ def leader_port(fleet: LocalFleet, proxy_id: ProxyId, topic: str) -> Endpoint:
     leaders: list[BrokerId] = []
 
     def one_leads() -> bool:
-        # A topic that has just been made has no leader yet in every broker's Metadata.
+        # A new topic may have no leader yet in some broker's Metadata.
         leaders[:] = [each for each in (1, 2, 3) if leads(fleet, proxy_id, each, topic)]
         return len(leaders) == 1
 
@@ -208,7 +208,7 @@ def leader_port(fleet: LocalFleet, proxy_id: ProxyId, topic: str) -> Endpoint:
 
 
 def leads(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId, topic: str) -> bool:
-    """Whether a broker answers a Fetch that need not wait without an error. Source: FetchResponse.json v4"""
+    """Whether a broker answers a Fetch without a wait and without an error. Source: FetchResponse.json v4"""
     with Connection(identity_port(fleet, proxy_id, broker_id)) as connection:
         answer = connection.ask(wire.fetch(1, topic, 0, max_wait_ms=0))
     error = answer[4 + 4 + 2 + len(topic) + 4 + 4 :][:2]
@@ -230,7 +230,7 @@ def is_refused(endpoint: Endpoint) -> bool:
 def test_restarted_fleet_comes_back_with_the_same_owners(
     own: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand, number: signal.Signals
 ) -> None:
-    # First a history: a fleet that had lost its state would start again at generation 1.
+    # First make a history: a fleet that had lost its state would start again at generation 1.
     fleet_command(own, "drain", "p3")
     own.await_settled(frozenset(kafka.brokers), ["p1", "p2"])
     fleet_command(own, "undrain", "p3")

@@ -1,4 +1,4 @@
-"""Leaders move under load: brokers tell clients where to, by the addresses of the fleet alone.
+"""Leaders move under load. Brokers name the new leaders to clients, with addresses of the fleet only.
 
 A leader moves once every partition has acknowledged something since the move before. Where leaders move
 faster, librdkafka's idempotent producer loses and repeats records, on Kafka alone as well (in 2 of 113 runs
@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
+from tests.conformance.real import NO_ID, Request, Route, fetch_request, produce_request
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions
 from tests.integration.clients import Load, wait_for
@@ -33,18 +33,18 @@ pytestmark = pytest.mark.size("test-all")
 
 PARTITIONS: Final = 3
 MOVES: Final = 4
-FAR_HOST: Final = "127.188.109.109"
+DISTANT_HOST: Final = "127.188.109.109"
 PRODUCE, FETCH, SHARED = range(10, 14), range(16, 19), range(1, 3)
-"""Versions whose answers say who leads instead (KIP-951)."""
+"""Versions whose answers name the new leader (KIP-951)."""
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER, FENCED_LEADER_EPOCH = 3, 6, 74
 MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
-def way(fleet: LocalFleet) -> Iterator[Way]:
-    made = Way(advertised(fleet), definitions())
-    yield made
-    made.close()
+def route(fleet: LocalFleet) -> Iterator[Route]:
+    connected_route = Route(advertised(fleet), definitions())
+    yield connected_route
+    connected_route.close()
 
 
 def topic_named(topic: str) -> Request:
@@ -52,10 +52,10 @@ def topic_named(topic: str) -> Request:
 
 
 class Mover:
-    """Moves the leader of every partition of a topic on to the next of its replicas, through the fleet."""
+    """Moves the leader of every partition of a topic to the next of its replicas, through the fleet."""
 
-    def __init__(self, way: Way, topic: str) -> None:
-        self._way = way
+    def __init__(self, route: Route, topic: str) -> None:
+        self._route = route
         self._topic = topic
         self._replicas = {each["PartitionIndex"]: each["ReplicaNodes"] for each in self._partitions()}
 
@@ -66,40 +66,40 @@ class Mover:
         return {each["PartitionIndex"]: each["LeaderEpoch"] for each in self._partitions()}
 
     def move(self) -> None:
-        """Returns once another broker leads, for each."""
+        """Move all leaders. Returns when each partition has a new leader."""
         self._replicas = {each: [*others, first] for each, (first, *others) in self._replicas.items()}
         partitions = [
             {"PartitionIndex": each, "Replicas": replicas} for each, replicas in self._replicas.items()
         ]
         topics = [{"Name": self._topic, "Partitions": partitions}]
-        self._way.answer("AlterPartitionReassignments", 0, Request({"TimeoutMs": 30_000, "Topics": topics}))
-        wanted = {each: replicas[0] for each, replicas in self._replicas.items()}
+        self._route.answer("AlterPartitionReassignments", 0, Request({"TimeoutMs": 30_000, "Topics": topics}))
+        target_leaders = {each: replicas[0] for each, replicas in self._replicas.items()}
 
         def moved() -> bool:
             elected = [{"Topic": self._topic, "Partitions": list(self._replicas)}]
-            asked = {"ElectionType": 0, "TopicPartitions": elected, "TimeoutMs": 30_000}
-            self._way.answer("ElectLeaders", 2, Request(asked))
-            return self.leaders() == wanted
+            request_fields = {"ElectionType": 0, "TopicPartitions": elected, "TimeoutMs": 30_000}
+            self._route.answer("ElectLeaders", 2, Request(request_fields))
+            return self.leaders() == target_leaders
 
-        wait_for(moved, f"{self._topic} led by {wanted}")
+        wait_for(moved, f"{self._topic} led by {target_leaders}")
 
     def _partitions(self) -> list[dict[str, Any]]:
-        answer = self._way.answer("Metadata", 12, topic_named(self._topic))
+        answer = self._route.answer("Metadata", 12, topic_named(self._topic))
         found: list[dict[str, Any]] = answer["Topics"][0]["Partitions"]
         return found
 
 
 @pytest.fixture(scope="module")
-def led(fleet: LocalFleet, make_topic: MakeTopic) -> Iterator[tuple[Mover, str]]:
+def led_topic(fleet: LocalFleet, make_topic: MakeTopic) -> Iterator[tuple[Mover, str]]:
     """A topic under load whose leaders can be moved."""
-    topic, way = make_topic(PARTITIONS), Way(advertised(fleet), definitions())
+    topic, route = make_topic(PARTITIONS), Route(advertised(fleet), definitions())
     with Load(fleet.bootstrap(), topic, PARTITIONS) as load:
-        yield Mover(way, topic), topic
-    way.close()
+        yield Mover(route, topic), topic
+    route.close()
     assert load.failures == load.errors == []
 
 
-def told(recording: Recording, nat_host: str = NAT_HOST) -> bool:
+def has_leaders_addresses(recording: Recording, nat_host: str = NAT_HOST) -> bool:
     """Whether an answer has ended with addresses: one tagged field, 0, with an array of nodes."""
     host = bytes((len(nat_host) + 1,)) + nat_host.encode()
     pattern = rb"\x01\x00.[\x02-\x04]\x00\x00\x00[\x01-\x03]" + re.escape(host)
@@ -108,63 +108,63 @@ def told(recording: Recording, nat_host: str = NAT_HOST) -> bool:
 
 
 def blanked(recording: Recording) -> bool:
-    """Whether an answer has ended with padding instead: one tagged field that nobody knows, of zeros."""
+    """Whether an answer has ended with padding instead: one unknown tagged field of zeros."""
     streams = [bytes(each) for each in list(recording.streams.values())]
     found = (re.finditer(rb"\x01[\x7e\x7f]([\x10-\x7f])(\x00+)", each) for each in streams)
     return any(len(each[2]) >= each[1][0] for each in chain.from_iterable(found))
 
 
 @pytest.fixture
-def far(kafka: KafkaCluster, relays: Relays, tmp_path: Path) -> Iterator[LocalFleet]:
-    """As `fleet`, with a longer advertised host than brokers have."""
-    with behind_relays(kafka, relays, tmp_path, FAR_HOST) as made:
-        yield made
+def distant_fleet(kafka: KafkaCluster, relays: Relays, tmp_path: Path) -> Iterator[LocalFleet]:
+    """Like `fleet`, with an advertised host that is longer than the brokers' hosts."""
+    with behind_relays(kafka, relays, tmp_path, DISTANT_HOST) as connected_route:
+        yield connected_route
 
 
 def test_producer_learns_the_new_leader(
-    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, route: Route, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(PARTITIONS)
-    mover = Mover(way, topic)
+    mover = Mover(route, topic)
     with relays.recording() as recording, Load(fleet.bootstrap(), topic, PARTITIONS) as load:
 
-        def was_told() -> bool:
+        def has_new_leader() -> bool:
             mover.move()
             load.await_flow()
-            return told(recording)
+            return has_leaders_addresses(recording)
 
         for _ in range(MOVES):
-            was_told()
+            has_new_leader()
 
-        wait_for(was_told, "who leads instead", 120.0)
+        wait_for(has_new_leader, "who leads instead", 120.0)
     assert load.failures == load.errors == []
     assert load.acknowledged == records_in(kafka.bootstrap_servers, topic, range(PARTITIONS))
 
 
 def test_consumer_learns_the_new_leader(
-    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, route: Route, make_topic: MakeTopic
 ) -> None:
-    """The producer beside it knows the brokers: what is recorded are answers to Fetch."""
+    """The other producer knows the brokers: the recording has answers to Fetch only."""
     topic = make_topic(PARTITIONS)
     with relays.recording() as recording:
-        follow(fleet, kafka, Mover(way, topic), topic, lambda: told(recording))
+        follow(fleet, kafka, Mover(route, topic), topic, lambda: has_leaders_addresses(recording))
 
 
 def test_consumer_retries_where_the_fleets_addresses_do_not_fit(
-    far: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+    distant_fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, route: Route, make_topic: MakeTopic
 ) -> None:
-    """They are longer than the brokers': padding takes their place, and the client asks for Metadata."""
+    """The addresses are longer than the brokers': padding replaces them, and the client requests Metadata."""
     topic = make_topic(PARTITIONS)
     with relays.recording() as recording:
-        follow(far, kafka, Mover(way, topic), topic, lambda: blanked(recording))
-    assert not told(recording, FAR_HOST)
+        follow(distant_fleet, kafka, Mover(route, topic), topic, lambda: blanked(recording))
+    assert not has_leaders_addresses(recording, DISTANT_HOST)
     assert leaks(secrets_of(kafka), recording) == []
 
 
 def follow(
     fleet: LocalFleet, kafka: KafkaCluster, mover: Mover, topic: str, seen: Callable[[], bool]
 ) -> None:
-    """Consume every record once, while leaders move until something is seen."""
+    """Consume every record once, while leaders move until a condition holds."""
     consumer = Consumer(
         {"bootstrap.servers": fleet.bootstrap(), "group.id": topic, "enable.auto.commit": False}
     )
@@ -180,7 +180,7 @@ def follow(
     try:
         with Load(kafka.bootstrap_servers, topic, PARTITIONS) as load:
 
-            def moved_and_seen() -> bool:
+            def has_moved_everywhere() -> bool:
                 mover.move()
                 load.await_flow()
                 receive()
@@ -188,8 +188,8 @@ def follow(
 
             wait_for(receive, "the first records")
             for _ in range(MOVES):
-                moved_and_seen()
-            wait_for(moved_and_seen, "what an answer says of who leads instead", 120.0)
+                has_moved_everywhere()
+            wait_for(has_moved_everywhere, "what an answer says of who leads instead", 120.0)
         wait_for(lambda: receive() >= load.acknowledged, "every record")
     finally:
         consumer.close()
@@ -201,79 +201,81 @@ def follow(
     ("api", "version"), [*(("Produce", each) for each in PRODUCE), *(("Fetch", each) for each in FETCH)]
 )
 def test_every_version_names_the_new_leader_by_fleet_address(
-    fleet: LocalFleet, way: Way, led: tuple[Mover, str], api: str, version: int
+    fleet: LocalFleet, route: Route, led_topic: tuple[Mover, str], api: str, version: int
 ) -> None:
-    """Asked of brokers that have just led."""
-    mover, topic = led
-    topic_id = way.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
+    """Sent to brokers that have just led."""
+    mover, topic = led_topic
+    topic_id = route.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
     before, epochs = mover.leaders(), mover.epochs()
     mover.move()
     for partition, leader in mover.leaders().items():
         old = before[partition]
         request = (
-            a_record(topic, topic_id, partition, old)
+            produce_request(topic, topic_id, partition, old)
             if api == "Produce"
-            else a_fetch(topic, topic_id, partition, old, epochs[partition])
+            else fetch_request(topic, topic_id, partition, old, epochs[partition])
         )
 
-        def told_instead(request: Request = request, leader: int = leader) -> bool:
-            """A broker learns a moment later that it does not lead any more."""
-            answer = way.answer(api, version, request)
+        def names_new_leader(request: Request = request, leader: int = leader) -> bool:
+            """A broker learns a moment later that it no longer leads."""
+            answer = route.answer(api, version, request)
             nodes = {
                 each["NodeId"]: Endpoint(each["Host"], each["Port"])
                 for each in answer.get("NodeEndpoints", ())
             }
-            assert nodes.items() <= way.endpoints.items()
+            assert nodes.items() <= route.endpoints.items()
             ((result,),) = (
                 each.get("PartitionResponses") or each["Partitions"] for each in answer["Responses"]
             )
             return result["ErrorCode"] in (NOT_LEADER, FENCED_LEADER_EPOCH) and nodes.keys() == {leader}
 
-        wait_for(told_instead, f"{api} v{version}: broker {old} tells of {leader}")
+        wait_for(names_new_leader, f"{api} v{version}: broker {old} names leader {leader}")
 
 
 @pytest.mark.parametrize("version", SHARED)
 def test_share_consumer_learns_the_new_leader(
-    fleet: LocalFleet, way: Way, led: tuple[Mover, str], version: int
+    fleet: LocalFleet, route: Route, led_topic: tuple[Mover, str], version: int
 ) -> None:
-    """By ShareFetch: to ShareAcknowledge a broker that has just led says that it has no such partition."""
-    mover, topic = led
-    topic_id = way.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
+    """With ShareFetch. A broker that has just led answers ShareAcknowledge with an unknown partition."""
+    mover, topic = led_topic
+    topic_id = route.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
     member = {"GroupId": f"{topic}-{version}", "MemberId": str(uuid.uuid4())}
     asked_for = Request({"KeyType": 0, "CoordinatorKeys": [member["GroupId"]]})
     joining = {**member, "MemberEpoch": 0, "RackId": None, "SubscribedTopicNames": [topic]}
 
     def joined() -> bool:
-        (found,) = way.answer("FindCoordinator", 6, asked_for)["Coordinators"]
+        (found,) = route.answer("FindCoordinator", 6, asked_for)["Coordinators"]
         if found["ErrorCode"]:
             return False
-        return bool(way.answer("ShareGroupHeartbeat", 1, Request(joining, found["NodeId"]))["ErrorCode"] == 0)
+        return bool(
+            route.answer("ShareGroupHeartbeat", 1, Request(joining, found["NodeId"]))["ErrorCode"] == 0
+        )
 
     wait_for(joined, f"{member['GroupId']} has a member")
     partition, old = next(iter(mover.leaders().items()))
     epochs = count()
 
     def ask(api: str, batches: Sequence[dict[str, Any]]) -> tuple[int, dict[int, Endpoint]]:
-        """The partition's error, and the brokers that are named."""
+        """The partition's error, and the named brokers."""
         limits = {"MaxWaitMs": 100, "MinBytes": 0, "MaxBytes": 1 << 20, "MaxRecords": 1, "BatchSize": 1}
         partitions = [{"PartitionIndex": partition, "AcknowledgementBatches": batches}]
         topics = [{"TopicId": topic_id, "Partitions": partitions}]
-        asked = {**member, **limits, "ShareSessionEpoch": next(epochs), "Topics": topics}
-        answer = way.answer(api, version, Request(asked, old))
+        request_fields = {**member, **limits, "ShareSessionEpoch": next(epochs), "Topics": topics}
+        answer = route.answer(api, version, Request(request_fields, old))
         assert answer["ErrorCode"] == 0, answer
         errors = [each["ErrorCode"] for topic in answer["Responses"] for each in topic["Partitions"]]
         nodes = {each["NodeId"]: Endpoint(each["Host"], each["Port"]) for each in answer["NodeEndpoints"]}
-        assert nodes.items() <= way.endpoints.items()
+        assert nodes.items() <= route.endpoints.items()
         return max(errors, default=0), nodes
 
     ask("ShareFetch", [])
     mover.move()
     leader = mover.leaders()[partition]
 
-    def told_instead() -> bool:
+    def names_new_leader() -> bool:
         error, nodes = ask("ShareFetch", [])
         return error == NOT_LEADER and nodes.keys() == {leader}
 
-    wait_for(told_instead, f"ShareFetch v{version}: broker {old} tells of {leader}")
+    wait_for(names_new_leader, f"ShareFetch v{version}: broker {old} names leader {leader}")
     accepted = {"FirstOffset": 0, "LastOffset": 0, "AcknowledgeTypes": [1]}
     assert ask("ShareAcknowledge", [accepted]) == (UNKNOWN_TOPIC_OR_PARTITION, {})

@@ -1,4 +1,4 @@
-"""Brokers that advertise names, below a name server that does not answer for one of them."""
+"""Brokers that advertise names, with a name server that does not answer for one of them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from tests.integration.wire import Connection
 
 pytestmark = pytest.mark.size("test-all")
 
-FINE, HANGS, SILENT_AT_FIRST = 1, 2, 3
+HEALTHY_ID, SILENT_ID, SILENT_AT_FIRST = 1, 2, 3
 SERVER = "127.77.53.53"
 SILENT = "127.0.0.1"
-"""glibc puts it first: it is nearest to what this machine sends from (RFC 6724, rule 9)."""
+"""glibc sorts this address first: it is nearest to this machine's source address (RFC 6724, rule 9)."""
 DELAY_LIMIT_S = 2.0
-"""For an answer of a broker whose name is known. Before, it was 4 s and more where another name hung, and
-for ever where the first address was silent; 0.25 s is the goal there."""
+"""Time limit for an answer of a broker whose name resolves.
+
+Formerly the answer took 4 s and more while another name hung, and never came if the first address was silent.
+The goal is 0.25 s.
+"""
 QUESTIONS = 6
-"""About a name that hangs. A look-up asks four times in 10 s: for two kinds of addresses, and once more."""
+"""Questions about a hanging name. A look-up asks four times in 10 s: for two kinds of addresses, twice."""
 
 
 @dataclass
-class Named:
+class NamedFleet:
     """Args: fleet: one member, in front of brokers with names; names: of the brokers."""
 
     fleet: LocalFleet
@@ -52,14 +55,14 @@ def _name(broker_id: BrokerId, host: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def named(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Named]:
+def named_fleet(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamedFleet]:
     folder = tmp_path_factory.mktemp("names")
     ports = dict(zip(kafka.brokers, free_ports(len(kafka.brokers)), strict=True))
     names = {each: _name(each, broker.host) for each, broker in kafka.brokers.items()}
     hosts = {each: broker.host for each, broker in kafka.brokers.items()}
     addresses = {
-        names[FINE]: [hosts[FINE]],
-        names[HANGS]: [],
+        names[HEALTHY_ID]: [hosts[HEALTHY_ID]],
+        names[SILENT_ID]: [],
         names[SILENT_AT_FIRST]: [SILENT, hosts[SILENT_AT_FIRST]],
     }
 
@@ -77,61 +80,64 @@ def named(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
             relays.forward(front, Endpoint(broker.host, broker.port), rename)
         stack.enter_context(SilentPort((SILENT, ports[SILENT_AT_FIRST])))
         server = stack.enter_context(NameServer(SERVER, addresses))
-        fleet = LocalFleet(folder / "fleet", (Endpoint(names[FINE], ports[FINE]),), 1)
+        fleet = LocalFleet(folder / "fleet", (Endpoint(names[HEALTHY_ID], ports[HEALTHY_ID]),), 1)
         fleet.through["p1"] = server.through(folder)
         stack.callback(fleet.remove_data)
         stack.enter_context(fleet)
         fleet.await_ready()
         wait_for(lambda: len(fleet.ownership("p1").brokers) == len(kafka.brokers), "all brokers are known")
-        yield Named(fleet, server, names)
+        yield NamedFleet(fleet, server, names)
 
 
-def _answer_s(named: Named, broker_id: BrokerId) -> float:
-    """How long a new client waits for a broker's answer."""
+def _answer_s(named_fleet: NamedFleet, broker_id: BrokerId) -> float:
+    """Seconds until a new client receives a broker's answer."""
     began_s = time.monotonic()
-    with Connection(identity_port(named.fleet, "p1", broker_id)) as connection:
+    with Connection(identity_port(named_fleet.fleet, "p1", broker_id)) as connection:
         assert config_error(connection, broker_id) == 0
     return time.monotonic() - began_s
 
 
-def test_name_that_hangs_delays_clients_of_no_other_broker(named: Named) -> None:
+def test_name_that_hangs_delays_clients_of_no_other_broker(named_fleet: NamedFleet) -> None:
     """Found: new connections to healthy brokers took 4 s, every 6 s, while one name hung."""
-    before = named.server.asked[named.names[HANGS]]
+    before = named_fleet.server.asked[named_fleet.names[SILENT_ID]]
     longest_s, refused = 0.0, 0
-    while named.server.asked[named.names[HANGS]] < before + QUESTIONS:
+    while named_fleet.server.asked[named_fleet.names[SILENT_ID]] < before + QUESTIONS:
         with suppress(EOFError, ConnectionError):
-            with Connection(identity_port(named.fleet, "p1", HANGS)) as connection:
+            with Connection(identity_port(named_fleet.fleet, "p1", SILENT_ID)) as connection:
                 connection.send(wire.request(wire.API_VERSIONS, 0, 1))
-                longest_s = max(longest_s, _answer_s(named, FINE))
+                longest_s = max(longest_s, _answer_s(named_fleet, HEALTHY_ID))
                 connection.receive()
             raise AssertionError("a broker without an address has answered")
         refused += 1
     assert longest_s < DELAY_LIMIT_S
     assert refused > 0
-    said = f"broker {HANGS} at {named.names[HANGS]}"
-    assert any(said in each and "no address for" in each for each in named.log().splitlines())
+    expected_line = f"broker {SILENT_ID} at {named_fleet.names[SILENT_ID]}"
+    assert any(expected_line in each and "no address for" in each for each in named_fleet.log().splitlines())
 
 
-def test_time_limits_leave_no_exception_that_nobody_reads(named: Named) -> None:
+def test_time_limits_leave_no_exception_that_nobody_reads(named_fleet: NamedFleet) -> None:
     """Found: ten lines "Future exception was never retrieved" in 30 s, with a traceback each."""
-    before = named.server.asked[named.names[HANGS]]
-    wait_for(lambda: named.server.asked[named.names[HANGS]] > before + QUESTIONS, "a look-up has failed")
-    log = named.log()
+    before = named_fleet.server.asked[named_fleet.names[SILENT_ID]]
+    wait_for(
+        lambda: named_fleet.server.asked[named_fleet.names[SILENT_ID]] > before + QUESTIONS,
+        "a look-up has failed",
+    )
+    log = named_fleet.log()
     assert "never retrieved" not in log
     assert "Traceback" not in log
-    assert len([each for each in log.splitlines() if named.names[HANGS] in each]) < 20
+    assert len([each for each in log.splitlines() if named_fleet.names[SILENT_ID] in each]) < 20
 
 
-def test_silent_first_address_of_a_name_delays_nobody(named: Named) -> None:
-    """Found: no other address of a name was tried, ever."""
-    assert _answer_s(named, SILENT_AT_FIRST) < DELAY_LIMIT_S
-    wait_for(lambda: _is_up(named, SILENT_AT_FIRST), "the probe reaches it, too")
+def test_silent_first_address_of_a_name_delays_nobody(named_fleet: NamedFleet) -> None:
+    """Found: the fleet never tried any other address of a name."""
+    assert _answer_s(named_fleet, SILENT_AT_FIRST) < DELAY_LIMIT_S
+    wait_for(lambda: _is_up(named_fleet, SILENT_AT_FIRST), "the probe reaches the broker, too")
     assert not any(
-        named.names[SILENT_AT_FIRST] in each and "cannot be reached" in each
-        for each in named.log().splitlines()
+        named_fleet.names[SILENT_AT_FIRST] in each and "cannot be reached" in each
+        for each in named_fleet.log().splitlines()
     )
 
 
-def _is_up(named: Named, broker_id: BrokerId) -> bool:
-    up = {each.broker_id: each.up for each in named.fleet.ownership("p1").brokers}
+def _is_up(named_fleet: NamedFleet, broker_id: BrokerId) -> bool:
+    up = {each.broker_id: each.up for each in named_fleet.fleet.ownership("p1").brokers}
     return up[broker_id] is True

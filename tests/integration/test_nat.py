@@ -1,4 +1,4 @@
-"""A fleet of one behind Toxiproxy, which stands for any NAT: what is advertised and what is bound differ."""
+"""A fleet of one member behind Toxiproxy as a NAT: advertised and bound addresses differ."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_clients_reach_every_identity_through_toxiproxy(
     with fleet:
         fleet.await_settled(frozenset(kafka.brokers))
         produce(fleet.bootstrap(), topic, values)
-        seen = read_all(fleet.bootstrap(), topic, len(values))
-        assert sorted(each.value() for each in seen) == values
+        received = read_all(fleet.bootstrap(), topic, len(values))
+        assert sorted(each.value() for each in received) == values
 
         admin = AdminClient({"bootstrap.servers": fleet.bootstrap()})
         brokers = admin.list_topics(timeout=LIMIT_S).brokers.values()
@@ -74,7 +74,7 @@ def test_clients_reach_every_identity_through_toxiproxy(
             3: Endpoint(HOST, first + 1),
         }
 
-        # What these clients were sent is not only advertised there: it is the way that they take.
+        # The clients also connect at the advertised addresses that they receive.
         for proxy in proxies.values():
             proxy.add_toxic(type="latency", attributes={"latency": LATENCY_MS})
         asked_s = time.monotonic()

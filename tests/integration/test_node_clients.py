@@ -21,7 +21,7 @@ pytestmark = pytest.mark.size("test-all")
 
 MakeTopic = Callable[..., str]
 TRANSACTIONS = 9
-"""With a record in each of twelve partitions; five are committed, the last one too."""
+"""Transactions with a record in each of twelve partitions. Five are committed, including the last one."""
 FENCED = {"47", "90"}
 """INVALID_PRODUCER_EPOCH, PRODUCER_FENCED. Source: Errors.java"""
 
@@ -35,8 +35,8 @@ FENCED = {"47", "90"}
 )
 def test_brokers_that_it_knows_are_the_fleets(client: str, fleet: LocalFleet, kafka: KafkaCluster) -> None:
     for proxy_id in fleet.members:
-        said = run(client, "addresses", fleet.bootstrap([proxy_id]))
-        found = dict(line.split(" ") for line in said["broker"])
+        events = run(client, "addresses", fleet.bootstrap([proxy_id]))
+        found = dict(line.split(" ") for line in events["broker"])
         assert {int(each) for each in found} == kafka.brokers.keys()
         owned = {str(each.broker_id): each.committed for each in fleet.ownership(proxy_id).identities}
         for broker_id, address in found.items():
@@ -64,12 +64,12 @@ def test_administration_has_the_results_of_a_direct_connection(
         run(client, "admin", bootstrap, f"{group}-{name}", group)
         for name, bootstrap in (("fleet", fleet.bootstrap()), ("direct", kafka.bootstrap_servers))
     )
-    hidden, shown = through.pop("advertised"), direct.pop("advertised")
+    hidden, addresses = through.pop("advertised"), direct.pop("advertised")
     assert through == direct
     assert through["retention"] == ["604800000", "123456789"]
     assert through["group"] == ["consumer"]
     assert len(through["offsets"][0].split(",")) == PARTITIONS
-    assert "127.77." in shown[0]
+    assert "127.77." in addresses[0]
     assert "127.77." not in hidden[0]
     assert recorded.contains(b"advertised.listeners")
 
@@ -86,10 +86,10 @@ def test_transactions_commit_abort_and_fence_as_without_fleet(
 ) -> None:
     def outcome(bootstrap: str) -> tuple[Output, dict[str, list[str]]]:
         topic = make_topic()
-        said = run(client, "transact", bootstrap, topic, topic, str(TRANSACTIONS))
+        events = run(client, "transact", bootstrap, topic, topic, str(TRANSACTIONS))
         expected = {
-            "read_committed": len(said["committed"]),
-            "read_uncommitted": len(said["committed"]) + len(said["aborted"]),
+            "read_committed": len(events["committed"]),
+            "read_uncommitted": len(events["committed"]) + len(events["aborted"]),
         }
         read = {
             isolation: sorted(
@@ -98,16 +98,16 @@ def test_transactions_commit_abort_and_fence_as_without_fleet(
             )
             for isolation, records in expected.items()
         }
-        return said, read
+        return events, read
 
     through, direct = outcome(fleet.bootstrap()), outcome(kafka.bootstrap_servers)
     assert through == direct
-    said, read = through
-    assert (len(said["committed"]), len(said["aborted"])) == (5 * PARTITIONS, 4 * PARTITIONS)
-    assert read["read_committed"] == sorted(said["committed"])
-    assert read["read_uncommitted"] == sorted(said["committed"] + said["aborted"])
-    assert len(said["fenced"]) == (client == "kafkajs")
-    assert set(said["fenced"]) <= FENCED
+    events, read = through
+    assert (len(events["committed"]), len(events["aborted"])) == (5 * PARTITIONS, 4 * PARTITIONS)
+    assert read["read_committed"] == sorted(events["committed"])
+    assert read["read_uncommitted"] == sorted(events["committed"] + events["aborted"])
+    assert len(events["fenced"]) == (client == "kafkajs")
+    assert set(events["fenced"]) <= FENCED
 
 
 @pytest.mark.timeout(600)
@@ -134,5 +134,5 @@ def test_no_error_when_the_member_of_the_coordinator_is_drained(
     with NodeProgram(client, "work", own.bootstrap(), topic, topic, "classic") as program:
         drain_owner_of_coordinator(own, kafka, topic, program, fleet_command)
         assert program.close() == 0
-    program.judge(kafka.bootstrap_servers, topic, topic)
-    assert program.said["crashed"] == []
+    program.check_records(kafka.bootstrap_servers, topic, topic)
+    assert program.events["crashed"] == []

@@ -1,4 +1,4 @@
-"""The model broker answers as real brokers do: the same requests to both, one after the other."""
+"""The model broker answers as real brokers do: both get the same requests, one after the other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.integration.wire import Connection
 from tests.property.kafka_requests import NO_TAGS, SOFTWARE, ask, handshake, token
 from tests.property.model_broker import (
     API_VERSIONS,
-    GOOD_TOKEN,
     PRODUCE,
     SASL_AUTHENTICATE,
     UNKNOWN_API,
+    VALID_TOKEN_PART,
     Answer,
     ModelBroker,
     Setup,
@@ -27,7 +27,7 @@ from tests.property.model_broker import (
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
-CREDENTIALS = b"\0" + GOOD_TOKEN + b"\0secret"
+CREDENTIALS = b"\0" + VALID_TOKEN_PART + b"\0secret"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 METADATA, HEARTBEAT = 3, 12
 NO_TOPICS = bytes(4)
@@ -36,10 +36,12 @@ NO_TOPICS_COMPACT = b"\1"
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One broker that asks for SASL PLAIN on one listener, and for nothing on the other."""
+    """One broker that requires SASL PLAIN on one listener, and nothing on the other."""
     properties = {
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f'{LOGIN} required user_{GOOD_TOKEN.decode()}="secret";',
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f'{LOGIN} required user_{VALID_TOKEN_PART.decode()}="secret";'
+        ),
     }
     folder = tmp_path_factory.mktemp("pairing")
     with KafkaCluster(1, folder, secured={"sasl": "SASL_PLAINTEXT"}, properties=properties) as cluster:
@@ -131,7 +133,7 @@ def test_model_answers_as_a_broker_with_sasl(secured: KafkaCluster, name: str) -
 
 
 def newest_api_versions(cluster: KafkaCluster) -> int:
-    """The newest version of ApiVersions that a broker says it knows."""
+    """The newest version of ApiVersions that a broker lists."""
     with Connection(cluster.endpoints[0]) as connection:
         body = connection.ask(versions(0, 1))
     ranges = {key: high for key, _, high in struct.iter_unpack(">hhh", body[6:])}
@@ -139,7 +141,10 @@ def newest_api_versions(cluster: KafkaCluster) -> int:
 
 
 def compare(endpoint: Endpoint, model: ModelBroker, frames: list[bytes]) -> None:
-    """Send one after the other. What has no answer shows at the next one, or by the end of the connection."""
+    """Send one request after the other.
+
+    A missing answer shows at the next request, or at the connection's end.
+    """
     with Connection(endpoint) as connection:
         for frame in frames:
             assert not model.closed, "the rest is for nobody"
@@ -154,9 +159,9 @@ def compare(endpoint: Endpoint, model: ModelBroker, frames: list[bytes]) -> None
 
 
 def expect(connection: Connection, answer: Answer) -> None:
-    """Receive what the model has said that comes."""
+    """Receive the answer that the model predicts."""
     if answer.key is None:
-        assert connection.receive_bare() == b""  # the mechanism has nothing more to say
+        assert connection.receive_bare() == b""  # the mechanism's last message is empty
         return
     correlation_id, body = connection.receive()
     assert correlation_id == answer.correlation_id

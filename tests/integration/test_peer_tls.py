@@ -1,4 +1,4 @@
-"""A fleet whose links are mutual TLS: it forms, commits, takes over, rotates, and keeps strangers out."""
+"""A fleet whose links use mutual TLS: it forms, commits, takes over, rotates, and rejects strangers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_in(text: str, file: Path) -> bool:
 
 
 def linked(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
-    """The members that one has a link to; itself is among them."""
+    """The members that one member has a link to, including itself."""
     return {each.proxy_id for each in fleet.ownership(proxy_id).members if each.connected}
 
 
@@ -44,7 +44,7 @@ def test_tls_fleet_takes_over_rotates_and_keeps_strangers_out(
     fleet.await_settled(brokers, survivors)
     assert fleet.ownership(survivors[0]).generation > generation
 
-    # Somebody with its configuration and its data, but another authority, gets no link to anybody.
+    # A process with the same configuration and data, but another authority, gets no link.
     rogue = tmp_path / "rogue"
     issuing.make("demo", fleet.members, rogue / "certs", CERTIFICATE_DAYS, datetime.now(UTC))
     shutil.copy(fleet.config, rogue)
@@ -60,7 +60,7 @@ def test_tls_fleet_takes_over_rotates_and_keeps_strangers_out(
     fleet.start(leader)
     fleet.await_settled(brokers, fleet.members)
 
-    # New certificates for all, and a takeover on links that are made with them.
+    # New certificates for all, and a takeover over links that use them.
     issuing.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
     assert expiries(fleet, "p1")["peer_tls.certificate"] > before_s + 86_400
     fleet.kill(survivors[0])

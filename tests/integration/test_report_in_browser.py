@@ -1,4 +1,4 @@
-"""The page of a report in a real browser: what a reader sees of it."""
+"""The page of a report in a real browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from selenium.webdriver import Chrome
 
 from fleet.pipeline.report_charts import CHARTS
 from fleet.pipeline.report_page import write
-from tests.browser import complaints, pictures, rows, text
+from tests.browser import browser_log, pictures, rows, text
 from tests.unit.pipeline.sample_report import sample
 
 pytestmark = pytest.mark.size("test-all")
@@ -35,4 +35,4 @@ def test_a_reader_sees_what_the_report_has(browser: Chrome, tmp_path: Path) -> N
     shown = pictures(browser)
     assert len(shown) == len(CHARTS)
     assert min(shown.values()) > 300, shown
-    assert complaints(browser) == []
+    assert browser_log(browser) == []

@@ -11,7 +11,7 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.clients.program import Output, run
-from tests.clients.rskafka.program import RECOMMENDED, RsKafka
+from tests.clients.rskafka.program import RECOMMENDED_BACKOFF, RsKafka
 from tests.conftest import MakeFleet
 from tests.integration.conftest import FleetCommand
 from tests.integration.drains import drain_and_undrain
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 MakeTopic = Callable[..., str]
 
 
-def endpoint_of(told: str) -> Endpoint:
-    host, _, port = told.rpartition(" ")[2].rpartition(":")
+def endpoint_of(endpoints: str) -> Endpoint:
+    host, _, port = endpoints.rpartition(" ")[2].rpartition(":")
     return Endpoint(host, int(port))
 
 
@@ -34,7 +34,7 @@ def test_each_record_arrives_once(
     with RsKafka([str(rskafka), "work", fleet.bootstrap(), topic]) as program:
         program.await_flow()
         assert program.close() == 0
-    assert program.judge_order(kafka.bootstrap_servers, topic) == 0
+    assert program.check_order(kafka.bootstrap_servers, topic) == 0
 
 
 @pytest.mark.proves("rskafka", "administration")
@@ -44,10 +44,10 @@ def test_topics_records_and_offsets_are_as_directly(
     """Records with keys, headers and times, offsets by time, removed records, and what brokers refuse."""
 
     def results(bootstrap: str, name: str) -> Output:
-        said = run([str(rskafka), "admin", bootstrap, name])
-        for what in ("broker", "dialled"):
-            said.pop(what)
-        return said
+        events = run([str(rskafka), "admin", bootstrap, name])
+        for event in ("broker", "dialled"):
+            events.pop(event)
+        return events
 
     name = make_topic()
     through = results(fleet.bootstrap(), f"{name}-fleet")
@@ -61,17 +61,17 @@ def test_topics_records_and_offsets_are_as_directly(
 def test_addresses_that_it_learns_and_dials_are_the_fleets(
     rskafka: Path, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """It connects to the leader of each partition, and to the controller."""
-    said = run([str(rskafka), "addresses", fleet.bootstrap(), make_topic()])
+    """rskafka connects to the leader of each partition, and to the controller."""
+    events = run([str(rskafka), "addresses", fleet.bootstrap(), make_topic()])
     owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
-    told = {int(each.partition(" ")[0]): endpoint_of(each) for each in said["broker"]}
-    assert {each: (fleet.owner_of(endpoint),) for each, endpoint in told.items()} == owned
-    assert told.keys() == kafka.brokers.keys()
+    endpoints = {int(each.partition(" ")[0]): endpoint_of(each) for each in events["broker"]}
+    assert {each: (fleet.owner_of(endpoint),) for each, endpoint in endpoints.items()} == owned
+    assert endpoints.keys() == kafka.brokers.keys()
     bootstrap = {endpoint_of(each) for each in fleet.bootstrap().split(",")}
-    dialled = {endpoint_of(each) for each in said["dialled"]}
-    assert dialled - bootstrap <= set(told.values())
-    assert set(told.values()) <= dialled
-    assert said["refused"] == ["InvalidPartitions"]
+    dialled = {endpoint_of(each) for each in events["dialled"]}
+    assert dialled - bootstrap <= set(endpoints.values())
+    assert set(endpoints.values()) <= dialled
+    assert events["refused"] == ["InvalidPartitions"]
 
 
 @pytest.mark.proves("rskafka", "planned move at least once")
@@ -84,9 +84,9 @@ def test_no_error_when_a_member_is_drained(
 ) -> None:
     topic, own, drained = make_topic(), make_fleet(), "p2"
     assert (drained,) in [each.committed for each in own.ownership("p1").identities]
-    with RsKafka([str(rskafka), *RECOMMENDED, "work", own.bootstrap(), topic]) as program:
+    with RsKafka([str(rskafka), *RECOMMENDED_BACKOFF, "work", own.bootstrap(), topic]) as program:
         program.await_flow()
         drain_and_undrain(own, kafka, drained, program, fleet_command)
         assert program.close() == 0
-    twice = program.judge_order(kafka.bootstrap_servers, topic)
-    print(f"{twice} of {len(program.said['acknowledged'])} records are in the log twice")
+    twice = program.check_order(kafka.bootstrap_servers, topic)
+    print(f"{twice} of {len(program.events['acknowledged'])} records are in the log twice")

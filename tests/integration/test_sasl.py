@@ -1,4 +1,4 @@
-"""SASL from the client to its broker, through the fleet: every mechanism, ACLs that deny, and once more.
+"""SASL between client and broker, through the fleet: every mechanism, denying ACLs, re-authentication.
 
 What is denied directly is denied through the fleet, nothing more and nothing less.
 """
@@ -41,11 +41,11 @@ from tests.integration import wire
 from tests.integration.clients import LIMIT_S, produce, wait_for
 from tests.integration.conftest import PATIENT
 from tests.integration.rights import (
-    ANYBODYS,
     CLOSED,
     EXPECTED,
-    MINE,
     OPEN,
+    OWN,
+    PUBLIC,
     Credentials,
     Outcomes,
     by_aiokafka,
@@ -58,13 +58,13 @@ pytestmark = pytest.mark.size("test-all")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 USERS: Final = ("app", "guest", "fleet")
 SESSION_S: Final = 8.0
-"""After so long a client has to authenticate again, on one of the listeners."""
+"""The session lifetime after which a client must authenticate again, on one of the listeners."""
 RENEWED: Final = "renewed"
 TOKENS: Final = "org.apache.kafka.tools.DelegationTokenCommand"
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 FLEETS_OWN: Final = {"mechanism": "PLAIN", "username": "fleet", "password": {"file": "secret"}}
 LOGIN: Final = "org.apache.kafka.common.security"
-HERE: Final = Path(__file__).parent
+LOCAL_MECHANISM: Final = Path(__file__).parent
 
 
 def password(user: str) -> str:
@@ -78,7 +78,7 @@ def issuer() -> Issuer:
 
 @pytest.fixture(scope="module")
 def cluster(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Two brokers that take all mechanisms on `sasl`, and on `again`, where sessions are short."""
+    """Two brokers with all mechanisms on `sasl`, and on `again`, where sessions are short."""
     folder = tmp_path_factory.mktemp("sasl")
     issuer.write_keys(folder / "keys.json")
     keys = (folder / "keys.json").as_uri()
@@ -116,18 +116,18 @@ def cluster(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for made in admin.create_topics([NewTopic(each, 2, 2) for each in (OPEN, CLOSED, RENEWED)]).values():
             made.result(LIMIT_S)
         produce(running.bootstrap_servers, OPEN, [b"%d" % number for number in range(20)])
-        of_app = [(ResourceType.TOPIC, name) for name in (OPEN, RENEWED, MINE)]
-        of_app += [(ResourceType.GROUP, MINE), (ResourceType.TRANSACTIONAL_ID, MINE)]
+        of_app = [(ResourceType.TOPIC, name) for name in (OPEN, RENEWED, OWN)]
+        of_app += [(ResourceType.GROUP, OWN), (ResourceType.TRANSACTIONAL_ID, OWN)]
         rights = [binding("app", kind, name, AclOperation.ALL) for kind, name in of_app]
         rights.append(binding("guest", ResourceType.TOPIC, OPEN, AclOperation.READ))
-        rights += [binding(user, ResourceType.GROUP, ANYBODYS, AclOperation.READ) for user in EXPECTED]
+        rights += [binding(user, ResourceType.GROUP, PUBLIC, AclOperation.READ) for user in EXPECTED]
         for given in admin.create_acls(rights).values():
             given.result(LIMIT_S)
         yield running
 
 
 def binding(user: str, kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
-    pattern = ResourcePatternType.PREFIXED if name in (MINE, ANYBODYS) else ResourcePatternType.LITERAL
+    pattern = ResourcePatternType.PREFIXED if name in (OWN, PUBLIC) else ResourcePatternType.LITERAL
     return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 
@@ -141,8 +141,8 @@ def listeners(cluster: KafkaCluster, name: str) -> list[Endpoint]:
 
 
 @dataclass(frozen=True)
-class Ways:
-    """Two ways to the same listener of the brokers."""
+class Bootstraps:
+    """Two routes to the same listener of the brokers."""
 
     direct: list[Endpoint]
     fleet: LocalFleet
@@ -153,14 +153,14 @@ class Ways:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """A way to one broker each."""
+        """A route to one broker each."""
         return {"direct": self.direct[0], "fleet": self.fleet.bootstrap_endpoint("p1")}
 
 
 @contextmanager
-def ways(
+def bootstraps_of_fleet(
     cluster: KafkaCluster, folder: Path, listener: str, sasl: Mapping[str, object], **options: Any
-) -> Iterator[Ways]:
+) -> Iterator[Bootstraps]:
     direct = listeners(cluster, listener)
     space = IdentitySpace(first_id=1, count=4)
     secret = folder / "secret"
@@ -171,22 +171,22 @@ def ways(
         folder, direct, 2, identities=space, timing=PATIENT, upstream=upstream, **options
     ) as fleet:
         fleet.await_settled(frozenset(cluster.brokers))
-        yield Ways(direct, fleet)
+        yield Bootstraps(direct, fleet)
     fleet.remove_data()
 
 
 @pytest.fixture(scope="module")
-def both(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
-    """To `sasl`; the fleet's own principal says who it is by PLAIN."""
-    with ways(cluster, tmp_path_factory.mktemp("fleet"), "sasl", FLEETS_OWN) as made:
+def both(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bootstraps]:
+    """A fleet in front of `sasl`. Its own principal authenticates by PLAIN."""
+    with bootstraps_of_fleet(cluster, tmp_path_factory.mktemp("fleet"), "sasl", FLEETS_OWN) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def again(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
-    """To `again`."""
+def second_fleet(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bootstraps]:
+    """A fleet in front of `again`."""
     sasl = {"mechanism": "SCRAM-SHA-256", "username": "fleet", "password": {"file": "secret"}}
-    with ways(cluster, tmp_path_factory.mktemp("again"), "again", sasl) as made:
+    with bootstraps_of_fleet(cluster, tmp_path_factory.mktemp("again"), "again", sasl) as made:
         yield made
 
 
@@ -196,17 +196,18 @@ def again(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 CASES: Final = [(mechanism, user) for mechanism in MECHANISMS for user in EXPECTED]
 
 
-def judge(found: Mapping[tuple[str, str, str], Outcomes]) -> None:
-    """Each outcome, by mechanism, user and way, has to be the expected one, and so the same on both ways."""
+def check_rights(found: Mapping[tuple[str, str, str], Outcomes]) -> None:
+    """Each outcome, by mechanism, user and route, must be the expected one, and so the same on both
+    routes."""
     assert found.keys() == {(*case, way) for case in CASES for way in ("direct", "fleet")}
     wrong = {case: outcomes for case, outcomes in found.items() if outcomes != EXPECTED[case[1]]}
     assert wrong == {}
 
 
-def judge_each(
-    by: Callable[[str, str, Credentials], Outcomes], client: str, both: Ways, issuer: Issuer
+def check_rights_of_each(
+    by: Callable[[str, str, Credentials], Outcomes], client: str, both: Bootstraps, issuer: Issuer
 ) -> None:
-    """Have a client try everything in each case, on both ways."""
+    """Let a client try everything in each case, on both routes."""
 
     def attempt(case: tuple[str, str, str]) -> Outcomes:
         mechanism, user, way = case
@@ -214,17 +215,17 @@ def judge_each(
 
     cases = [(*case, way) for case in CASES for way in both.bootstraps]
     with ThreadPoolExecutor(8) as pool:
-        judge(dict(zip(cases, pool.map(attempt, cases), strict=True)))
+        check_rights(dict(zip(cases, pool.map(attempt, cases), strict=True)))
 
 
 @pytest.mark.proves("librdkafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
-def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
-    judge_each(by_librdkafka, "rd", both, issuer)
+def test_librdkafka_is_denied_what_it_is_denied_directly(both: Bootstraps, issuer: Issuer) -> None:
+    check_rights_of_each(by_librdkafka, "rd", both, issuer)
 
 
 @pytest.mark.proves("franz-go", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
-def test_franz_go_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
-    judge_each(by_franz_go, "go", both, issuer)
+def test_franz_go_is_denied_what_it_is_denied_directly(both: Bootstraps, issuer: Issuer) -> None:
+    check_rights_of_each(by_franz_go, "go", both, issuer)
 
 
 @pytest.mark.proves("librdkafka", "TLS", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
@@ -236,7 +237,7 @@ def test_over_tls_to_the_fleet_the_same_is_denied(
     tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
     (folder := tmp_path / "fleet").mkdir()
 
-    with ways(cluster, folder, "sasl", FLEETS_OWN, listener_tls=tls) as sealed:
+    with bootstraps_of_fleet(cluster, folder, "sasl", FLEETS_OWN, listener_tls=tls) as sealed:
 
         def attempt(case: tuple[str, str]) -> Outcomes:
             mechanism, user = case
@@ -250,20 +251,20 @@ def test_over_tls_to_the_fleet_the_same_is_denied(
 
 @pytest.mark.size("test")
 @pytest.mark.proves("aiokafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
-async def test_aiokafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
+async def test_aiokafka_is_denied_what_it_is_denied_directly(both: Bootstraps, issuer: Issuer) -> None:
     async def attempt(case: tuple[str, str, str]) -> Outcomes:
         mechanism, user, way = case
         name = f"aio-{'-'.join(case)}"
         return await by_aiokafka(name, both.bootstraps[way], credentials(issuer, mechanism, user))
 
     cases = [(*case, way) for case in CASES for way in both.bootstraps]
-    judge(dict(zip(cases, await asyncio.gather(*map(attempt, cases)), strict=True)))
+    check_rights(dict(zip(cases, await asyncio.gather(*map(attempt, cases)), strict=True)))
 
 
 def settings_for_java(
     folder: Path, name: str, bootstrap: str, given: Credentials, *, delegated: bool = False
 ) -> Path:
-    """A file for Java's clients; a token of OAUTHBEARER is in a file of its own, beside it.
+    """A file for Java's clients. A token of OAUTHBEARER is in its own file next to it.
 
     Args: delegated: whether the credentials are those of a delegation token.
     """
@@ -289,16 +290,16 @@ def settings_for_java(
 
 
 def java_program(folder: Path, program: str, *arguments: str) -> list[str]:
-    """The command line of a program of this folder, which may read the tokens of that one."""
+    """The command line of a program of this folder, which may read the tokens of the other folder."""
     tokens = ",".join(each.as_uri() for each in folder.glob("*.token"))
     logging = folder / "log4j2.properties"
     logging.write_text("status=ERROR\nrootLogger.level=OFF\n")
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}"
-    return java(CHECKOUT_LIBS, logging, "-Xmx256m", allowed, str(HERE / program), *arguments)
+    return java(CHECKOUT_LIBS, logging, "-Xmx256m", allowed, str(LOCAL_MECHANISM / program), *arguments)
 
 
 @pytest.mark.proves("Java", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
-def test_java_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer, tmp_path: Path) -> None:
+def test_java_is_denied_what_it_is_denied_directly(both: Bootstraps, issuer: Issuer, tmp_path: Path) -> None:
     cases = {
         f"{mechanism}_{user}_{way}": (mechanism, user, way)
         for mechanism, user in CASES
@@ -308,11 +309,11 @@ def test_java_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer, t
         settings_for_java(tmp_path, name, both.bootstraps[way], credentials(issuer, mechanism, user))
         for name, (mechanism, user, way) in cases.items()
     ]
-    judge({cases[name]: outcomes for name, outcomes in rights_of(tmp_path, files).items()})
+    check_rights({cases[name]: outcomes for name, outcomes in rights_of(tmp_path, files).items()})
 
 
 def rights_of(folder: Path, files: Iterable[Path]) -> dict[str, Outcomes]:
-    """What Java's clients may do with each file of settings, by its name."""
+    """The rights of Java's clients with each file of settings, by its name."""
     command = java_program(folder, "Rights.java", *map(str, files))
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -325,9 +326,9 @@ def rights_of(folder: Path, files: Iterable[Path]) -> dict[str, Outcomes]:
 
 @pytest.mark.proves("Java", "delegation token")
 def test_a_delegation_token_is_made_and_used_through_the_fleet(
-    both: Ways, cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
+    both: Bootstraps, cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """It stands for whoever made it, with the same rights; the fleet has nothing to do with it."""
+    """A delegation token has the rights of its creator; the fleet is not involved."""
     maker = settings_for_java(
         tmp_path, "maker", both.bootstraps["fleet"], credentials(issuer, "SCRAM-SHA-256", "app")
     )
@@ -353,7 +354,7 @@ def test_a_delegation_token_is_made_and_used_through_the_fleet(
 
 
 @pytest.mark.size("test")
-def test_client_refused_directly_is_refused_through_the_fleet(both: Ways, issuer: Issuer) -> None:
+def test_client_refused_directly_is_refused_through_the_fleet(both: Bootstraps, issuer: Issuer) -> None:
     refused = {
         "a wrong password": Credentials("PLAIN", "app", "wrong"),
         "an unknown user": Credentials("PLAIN", "nobody", password("app")),
@@ -366,31 +367,33 @@ def test_client_refused_directly_is_refused_through_the_fleet(both: Ways, issuer
 
     def attempt(case: tuple[str, str]) -> tuple[int, str]:
         why, way = case
-        told: list[KafkaError] = []
-        config = {**refused[why].librdkafka, "error_cb": told.append}
+        outcomes_by_user: list[KafkaError] = []
+        config = {**refused[why].librdkafka, "error_cb": outcomes_by_user.append}
         producer = Producer({"bootstrap.servers": both.bootstraps[way], **config})
 
         def refusal() -> list[KafkaError]:
             producer.poll(0)
-            return [each for each in told if each.code() == KafkaError._AUTHENTICATION]
+            return [each for each in outcomes_by_user if each.code() == KafkaError._AUTHENTICATION]
 
-        wait_for(refusal, f"{why} is refused ({way}); errors: {told}")
+        wait_for(refusal, f"{why} is refused ({way}); errors: {outcomes_by_user}")
         # As in "sasl_plaintext://127.0.0.1:20100/bootstrap: why (after 12ms in state AUTH_REQ)".
         text = re.sub(r"^.*?/\w+: | \(after .*\)$|, \d+ identical error.*$", "", refusal()[0].str())
         return refusal()[0].code(), text
 
     cases = [(why, way) for why in refused for way in both.bootstraps]
     with ThreadPoolExecutor(len(cases)) as pool:
-        said = dict(zip(cases, pool.map(attempt, cases), strict=True))
-    assert all("uthentication failed" in text or "invalid_token" in text for _, text in said.values()), said
+        outcomes = dict(zip(cases, pool.map(attempt, cases), strict=True))
+    assert all("uthentication failed" in text or "invalid_token" in text for _, text in outcomes.values()), (
+        outcomes
+    )
     for why in refused:
-        assert said[why, "direct"] == said[why, "fleet"]
+        assert outcomes[why, "direct"] == outcomes[why, "fleet"]
 
 
 def test_fleets_own_principal_may_use_a_renewed_token(
     cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Read from its file for each connection: that brokers refuse one is said."""
+    """The password is read from its file for each connection; a refusal by brokers is reported."""
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text(Issuer().issue("fleet"))
@@ -461,8 +464,8 @@ class Session:
     def ask(self, make: Any, *arguments: str) -> bytes:
         return self.connection.ask(self._frame(make, *arguments))
 
-    def again(self, user: str = "app") -> Authenticated:
-        """Authenticate once more, with requests in front and, where it may succeed, behind, sent in one go.
+    def second_fleet(self, user: str = "app") -> Authenticated:
+        """Authenticate again, with requests before, and if it may succeed also after, in one write.
 
         A broker answers one of two requests, and not always the same one, where the first is refused.
         """
@@ -487,14 +490,17 @@ class Session:
 
 
 @pytest.fixture(scope="module")
-def renewing(again: Ways, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Java's producers and consumers, a pair by mechanism and way, until all have done so five times."""
+def renewing(
+    second_fleet: Bootstraps, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """Java's producers and consumers, a pair for each mechanism and route, until each has authenticated 5
+    times."""
     folder = tmp_path_factory.mktemp("renewing")
     files = [
         settings_for_java(
-            folder, f"{mechanism}_{way}", again.bootstraps[way], credentials(issuer, mechanism, "app")
+            folder, f"{mechanism}_{way}", second_fleet.bootstraps[way], credentials(issuer, mechanism, "app")
         )
-        for mechanism, way in product(MECHANISMS, again.bootstraps)
+        for mechanism, way in product(MECHANISMS, second_fleet.bootstraps)
     ]
     command = java_program(folder, "Renewing.java", RENEWED, "5", *map(str, files))
     process = spawn(command, folder / "log", piped=True)
@@ -502,8 +508,10 @@ def renewing(again: Ways, issuer: Issuer, tmp_path_factory: pytest.TempPathFacto
     end([process], 0.0)
 
 
-def test_reauthenticating_connection_stays_the_other_is_closed(again: Ways, renewing: Any) -> None:
-    """As by the broker itself; `renewing` is for the test after this one, and at work meanwhile."""
+def test_reauthenticating_connection_stays_the_other_is_closed(
+    second_fleet: Bootstraps, renewing: Any
+) -> None:
+    """The result equals the broker's own. `renewing` serves the next test, and runs meanwhile."""
     ended: dict[str, float] = {}
     changed: dict[str, Authenticated] = {}
 
@@ -512,11 +520,11 @@ def test_reauthenticating_connection_stays_the_other_is_closed(again: Ways, rene
         started_s = renewed_s = time.monotonic()
         for each in (renewed, expiring, changing):
             assert each.first == Authenticated(0, "", int(SESSION_S * 1000))
-        changed[way] = changing.again("guest")
+        changed[way] = changing.second_fleet("guest")
         assert changing.connection.ends()
         while (now_s := time.monotonic()) < started_s + 1.4 * SESSION_S:
             if now_s > renewed_s + SESSION_S / 3:
-                assert renewed.again() == renewed.first
+                assert renewed.second_fleet() == renewed.first
                 renewed_s = now_s
             assert wire.brokers_of(renewed.ask(wire.metadata))
             if way not in ended:
@@ -527,7 +535,7 @@ def test_reauthenticating_connection_stays_the_other_is_closed(again: Ways, rene
             time.sleep(0.02)
 
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(live, *each) for each in again.endpoints.items()]:
+        for done in [pool.submit(live, *each) for each in second_fleet.endpoints.items()]:
             done.result()
     assert changed["direct"] == changed["fleet"]
     assert changed["fleet"].error_code == AUTHENTICATION_FAILED
@@ -537,20 +545,20 @@ def test_reauthenticating_connection_stays_the_other_is_closed(again: Ways, rene
 
 
 @pytest.mark.proves("Java", "re-authentication")
-def test_clients_reauthenticate_repeatedly_on_one_connection(again: Ways, renewing: Any) -> None:
+def test_clients_reauthenticate_repeatedly_on_one_connection(second_fleet: Bootstraps, renewing: Any) -> None:
     process, log = renewing
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, log.read_text()
-    told: dict[tuple[str, str], dict[str, int]] = {}
+    outcomes_by_user: dict[tuple[str, str], dict[str, int]] = {}
     for line in output.decode().splitlines():
         file, client, name, value = line.split("\t")
-        told.setdefault((Path(file).stem, client), {})[name] = int(value)
-    everyone = [f"{mechanism}_{way}" for mechanism, way in product(MECHANISMS, again.bootstraps)]
-    assert told.keys() == set(product(everyone, ("producer", "consumer")))
-    for who, values in told.items():
+        outcomes_by_user.setdefault((Path(file).stem, client), {})[name] = int(value)
+    all_users = [f"{mechanism}_{way}" for mechanism, way in product(MECHANISMS, second_fleet.bootstraps)]
+    assert outcomes_by_user.keys() == set(product(all_users, ("producer", "consumer")))
+    for who, values in outcomes_by_user.items():
         assert values["successful-reauthentication-total"] >= 5, who
         assert values["failed-reauthentication-total"] == 0, who
-        # More often than there were connections: one of them has done so twice or more.
+        # More often than there were connections: at least one has authenticated twice.
         assert values["successful-reauthentication-total"] > values["connection-creation-total"] > 0, who
-    for each in everyone:
-        assert told[each, "consumer"]["read"] == told[each, "producer"]["sent"] > 0
+    for each in all_users:
+        assert outcomes_by_user[each, "consumer"]["read"] == outcomes_by_user[each, "producer"]["sent"] > 0

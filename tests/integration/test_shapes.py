@@ -40,14 +40,14 @@ def test_a_fleet_starts_agrees_and_serves(
     voters = documents[0].quorum.voters
     assert voters == fleet.members[:3]
     assert [each.voter for each in documents[0].members] == [each in voters for each in fleet.members]
-    # More proxies than identities: an identity has several owners, so that nobody is idle.
+    # More proxies than identities: an identity has several owners, so that no proxy is idle.
     assert {owner for each in documents[0].identities for owner in each.committed} == owners
 
     for proxy_id in fleet.members:
         topic, values = make_topic(partitions=3), [b"%02d" % number for number in range(30)]
         produce(fleet.bootstrap([proxy_id]), topic, values)
-        seen = read_all(fleet.bootstrap([proxy_id]), topic, len(values), partitions=3)
-        assert sorted(each.value() for each in seen) == values
+        received = read_all(fleet.bootstrap([proxy_id]), topic, len(values), partitions=3)
+        assert sorted(each.value() for each in received) == values
         with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
             table = wire.brokers_of(connection.ask(wire.metadata(1)))
         assert table.keys() == kafka.brokers.keys()

@@ -1,4 +1,7 @@
-"""A fleet with one port for all brokers: the server name says which. Names resolve by a file of its own."""
+"""A fleet with one port for all brokers: the server name selects the broker.
+
+A private file resolves names.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ assert not failures, failures
 
 
 def through(hosts: Path) -> list[str]:
-    """A program that becomes another one, to which the hosts file is /etc/hosts."""
+    """A program that starts another one, with the hosts file as /etc/hosts."""
     return ["unshare", "-Urm", "bash", "-c", IN_NAMESPACE, str(hosts)]
 
 
@@ -97,7 +100,7 @@ def named(
 
 
 def advertised(fleet: LocalFleet, authority: Authority, proxy_id: str, name: str) -> dict[int, Endpoint]:
-    """The brokers in one member's Metadata, asked for by a server name."""
+    """The brokers in one member's Metadata, requested with a server name."""
     port = fleet.bootstrap_endpoint(proxy_id).port
     context = ssl.create_default_context(cafile=authority.certificate)
     with Connection(Endpoint("127.0.0.1", port), context, name) as connection:
@@ -117,7 +120,7 @@ def test_metadata_names_owners_and_every_member_takes_every_name(
     for proxy_id in MEMBERS:
         for name in (f"{proxy_id}.fleet.example", f"broker-3.{proxy_id}.fleet.example"):
             assert advertised(named, authority, proxy_id, name) == expected
-    context.check_hostname = False  # what an old address of a client's leads to after names have moved
+    context.check_hostname = False  # a client's old address leads here after names have moved
     with Connection(
         Endpoint("127.0.0.1", named.bootstrap_endpoint("p1").port), context, "broker-2.p3.fleet.example"
     ) as connection:
@@ -178,8 +181,11 @@ def test_java_finds_brokers_by_name_and_a_survivor_after_a_death(
     assert count(kafka.bootstrap_servers, topic) == 200
     named.kill("p2")
     named.await_settled(frozenset(kafka.brokers), ["p1", "p3"])
-    there = advertised(named, authority, "p1", "p1.fleet.example").values()
-    assert {endpoint.host.partition(".")[2] for endpoint in there} == {"p1.fleet.example", "p3.fleet.example"}
+    endpoints = advertised(named, authority, "p1", "p1.fleet.example").values()
+    assert {endpoint.host.partition(".")[2] for endpoint in endpoints} == {
+        "p1.fleet.example",
+        "p3.fleet.example",
+    }
     produce(100)
     wait_for(lambda: count(kafka.bootstrap_servers, topic) == 300, "all records")
     named.start("p2")

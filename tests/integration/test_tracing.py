@@ -1,4 +1,4 @@
-"""Traces of a real fleet's takeovers at a real receiver of OTLP over HTTP, and where there is none."""
+"""Traces of a real fleet's takeovers at a real OTLP receiver over HTTP, and without a receiver."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PARSE: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
 
 
 @dataclass(frozen=True)
-class Told:
-    """A span, and whose it is."""
+class Exported:
+    """A span, and the resource that exported it."""
 
     by: str
     service: Mapping[str, object]
@@ -52,10 +52,10 @@ class Told:
 
 
 class Collector:
-    """What it was sent, in the order in which it came."""
+    """The received exports in order."""
 
     def __init__(self) -> None:
-        self.spans: list[Told] = []
+        self.spans: list[Exported] = []
         self.headers: set[str | None] = set()
 
     def take(self, request: ExportTraceServiceRequest) -> None:
@@ -63,7 +63,7 @@ class Collector:
             service = values(resource.resource.attributes)
             for scope in resource.scope_spans:
                 self.spans += [
-                    Told(
+                    Exported(
                         str(service["service.instance.id"]),
                         service,
                         span.name,
@@ -77,13 +77,13 @@ class Collector:
                     for span in scope.spans
                 ]
 
-    def named(self, name: str, **wanted: object) -> list[Told]:
-        """Spans of a name whose attributes are these; an underscore stands for a full stop."""
+    def by_name(self, name: str, **expected: object) -> list[Exported]:
+        """Spans with a name and these attributes; an underscore replaces a full stop."""
         return [
             each
             for each in list(self.spans)
             if each.name == name
-            and all(each.attributes.get(key.replace("_", ".")) == value for key, value in wanted.items())
+            and all(each.attributes.get(key.replace("_", ".")) == value for key, value in expected.items())
         ]
 
 
@@ -101,8 +101,8 @@ def value(any_value: AnyValue) -> object:
 
 @contextmanager
 def collector(port: int) -> Iterator[Collector]:
-    """Takes OTLP over HTTP, as the specification has it."""
-    taken = Collector()
+    """Receives OTLP over HTTP, as specified."""
+    traces = Collector()
 
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -112,8 +112,8 @@ def collector(port: int) -> Iterator[Collector]:
             if (self.path, self.headers["Content-Type"]) != ("/v1/traces", "application/x-protobuf"):
                 self.send_error(404)
                 return
-            taken.headers.add(self.headers[HEADER])
-            taken.take(ExportTraceServiceRequest.FromString(body))
+            traces.headers.add(self.headers[HEADER])
+            traces.take(ExportTraceServiceRequest.FromString(body))
             answer = ExportTraceServiceResponse().SerializeToString()
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")
@@ -128,14 +128,14 @@ def collector(port: int) -> Iterator[Collector]:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         try:
-            yield taken
+            yield traces
         finally:
             server.shutdown()
             serving.join()
 
 
 def exemplars(fleet: LocalFleet, proxy_id: ProxyId) -> list[str]:
-    """The traces that a member names beside the durations of takeovers."""
+    """The traces that a member names next to the durations of takeovers."""
     request = Request(
         f"http://{fleet.settings.member(proxy_id).admin}/metrics", headers={"Accept": OPENMETRICS}
     )
@@ -157,7 +157,7 @@ def test_survivors_report_a_takeover_in_one_trace(
     secret = tmp_path / "token"
     secret.touch(0o600)
     secret.write_text("let me in\n")
-    with collector(port) as taken:
+    with collector(port) as traces:
         tracing = {"endpoint": f"http://127.0.0.1:{port}", "headers": {HEADER: {"file": str(secret)}}}
         fleet = make_fleet(tracing=tracing, timing=PATIENT)
         leader = fleet.leader()
@@ -167,14 +167,14 @@ def test_survivors_report_a_takeover_in_one_trace(
         fleet.await_settled(frozenset(kafka.brokers), fleet.running)
         survivors = set(fleet.running)
 
-        def takeovers() -> list[Told]:
-            return taken.named("fleet.takeover", fleet_member=victim)
+        def takeovers() -> list[Exported]:
+            return traces.by_name("fleet.takeover", fleet_member=victim)
 
-        wait_for(lambda: {each.by for each in takeovers()} == survivors, "both survivors tell of it")
+        wait_for(lambda: {each.by for each in takeovers()} == survivors, "both survivors report the takeover")
         (trace,) = {each.trace_id for each in takeovers()}
         wait_for(lambda: all(trace in exemplars(fleet, each) for each in survivors), "metrics name it")
         for root in takeovers():
-            inside = {each.name: each for each in taken.spans if each.parent == root.span_id}
+            inside = {each.name: each for each in traces.spans if each.parent == root.span_id}
             assert inside.keys() == {f"fleet.takeover.{part}" for part in ("detect", "advertise", "commit")}
             assert root.parent == ""
             assert root.start_ns == inside["fleet.takeover.detect"].start_ns
@@ -184,29 +184,31 @@ def test_survivors_report_a_takeover_in_one_trace(
             assert root.service["service.name"] == "kafka-proxy-fleet"
             assert root.service["fleet.name"] == root.service["service.namespace"] == "demo"
 
-        def changes() -> list[Told]:
-            """Of owners, as whoever led then tells of them."""
-            found = taken.named("fleet.ownership", fleet_reason="takeover")
+        def changes() -> list[Exported]:
+            """The changes of owners, as the leader at that time reports them."""
+            found = traces.by_name("fleet.ownership", fleet_reason="takeover")
             return [each for each in found if each.trace_id == trace]
 
-        wait_for(changes, "the leader tells of the change of owners")
+        wait_for(changes, "the leader reports the change of owners")
         (change,) = changes()
         new_leader = change.by
         wait_for(
-            lambda: new_leader in {each.by for each in taken.named("fleet.election")},
-            "an election is told of",
+            lambda: new_leader in {each.by for each in traces.by_name("fleet.election")},
+            "a reported election",
         )
 
         drained = next(each for each in fleet.running if each != new_leader)
         fleet_command(fleet, "drain", drained)
-        wait_for(lambda: taken.named("fleet.drain", fleet_member=drained, fleet_outcome="applied"), "a drain")
         wait_for(
-            lambda: {each.by for each in taken.named("fleet.takeover", fleet_reason="drain")} == survivors,
+            lambda: traces.by_name("fleet.drain", fleet_member=drained, fleet_outcome="applied"), "a drain"
+        )
+        wait_for(
+            lambda: {each.by for each in traces.by_name("fleet.takeover", fleet_reason="drain")} == survivors,
             "what was drained goes to another",
         )
-        moves = taken.named("fleet.takeover", fleet_reason="drain")
+        moves = traces.by_name("fleet.takeover", fleet_reason="drain")
         assert len({each.trace_id for each in moves}) == 1
-        assert taken.headers == {"let me in"}
+        assert traces.headers == {"let me in"}
 
 
 def test_a_takeover_is_as_ever_where_nobody_takes_traces(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
@@ -220,7 +222,7 @@ def test_a_takeover_is_as_ever_where_nobody_takes_traces(kafka: KafkaCluster, ma
         assert takeover.advertised_mono_s is not None
         assert takeover.committed_mono_s is not None
         assert takeover.committed_mono_s - takeover.detected_mono_s < SEND_TIMEOUT_S / 2
-    wait_for(lambda: all(warnings(fleet, each) for each in fleet.running), "the log says so")
+    wait_for(lambda: all(warnings(fleet, each) for each in fleet.running), "the line in the log")
     for survivor in fleet.running:
         (warning,) = warnings(fleet, survivor)
         assert f"http://127.0.0.1:{port}/v1/traces" in warning
@@ -228,6 +230,6 @@ def test_a_takeover_is_as_ever_where_nobody_takes_traces(kafka: KafkaCluster, ma
 
 
 def warnings(fleet: LocalFleet, proxy_id: ProxyId) -> list[str]:
-    """What a member's log has of traces, and of the library behind them."""
+    """The warnings about traces, and about the library, in a member's log."""
     lines = fleet.log(proxy_id).read_text().splitlines()
     return [each for each in lines if "traces" in each or "opentelemetry" in each]

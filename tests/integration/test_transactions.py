@@ -16,15 +16,15 @@ pytestmark = pytest.mark.size("test-all")
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 RECORDS = 1_000
-OF_FRANZ_GO = 9
-"""Transactions, with a record in each of twelve partitions; five are committed, the last one too."""
+FRANZ_GO_TRANSACTIONS = 9
+"""Transactions with a record in each of twelve partitions. Five are committed, including the last one."""
 
 
 @pytest.mark.proves("Java", "transactions")
 def test_a_producer_of_version_2_commits_through_the_fleet(
     fleet: LocalFleet, kafka_tool: Tool, make_topic: Callable[..., str]
 ) -> None:
-    """With version 2 each transaction ends an epoch of its producer; before, one lasted for all of them."""
+    """With version 2 each transaction ends an epoch of its producer; before, the epoch stayed."""
     topic = make_topic()
     bootstrap, transactional_id = ("--bootstrap-server", fleet.bootstrap()), f"id-{topic}"
     kafka_tool(
@@ -54,27 +54,29 @@ def test_a_producer_of_version_2_commits_through_the_fleet(
 def test_franz_go_commits_aborts_is_fenced_and_carries(
     fleet: LocalFleet, make_topic: Callable[..., str]
 ) -> None:
-    """In each partition something committed comes last: who has read it has been given all before it."""
+    """The last records of each partition are committed: a reader of these has received all before them."""
     source, target = make_topic(), make_topic()
 
     def values(topic: str, isolation: str, expected: int) -> list[str]:
         read = read_all(fleet.bootstrap(), topic, expected, config={"isolation.level": isolation})
         return sorted((each.value() or b"").decode() for each in read)
 
-    said = run("transact", fleet.bootstrap(), source, source, str(OF_FRANZ_GO))
-    committed, aborted = sorted(said["committed"]), said["aborted"]
+    events = run("transact", fleet.bootstrap(), source, source, str(FRANZ_GO_TRANSACTIONS))
+    committed, aborted = sorted(events["committed"]), events["aborted"]
     assert (len(committed), len(aborted)) == (5 * 12, 4 * 12)
-    assert said["epoch"] == [str(OF_FRANZ_GO)], "version 2: each transaction, committed or not, ends one"
-    assert said["fenced"] == ["47"]  # INVALID_PRODUCER_EPOCH. Source: Errors.java
+    assert events["epoch"] == [str(FRANZ_GO_TRANSACTIONS)], (
+        "version 2: each transaction, committed or not, ends one"
+    )
+    assert events["fenced"] == ["47"]  # INVALID_PRODUCER_EPOCH. Source: Errors.java
     assert values(source, "read_committed", len(committed)) == committed
-    everything = sorted(committed + aborted)
-    assert values(source, "read_uncommitted", len(everything)) == everything
+    all_values = sorted(committed + aborted)
+    assert values(source, "read_uncommitted", len(all_values)) == all_values
 
-    # A successor goes on where the transactions of the first one have brought the group.
+    # A successor continues where the transactions of the first one have brought the group.
     half = str(len(committed) // 2)
-    one, other = (run("carry", fleet.bootstrap(), source, target, target, half) for _ in range(2))
-    assert sorted(one["carried"] + other["carried"]) == committed
+    first_run, second_run = (run("carry", fleet.bootstrap(), source, target, target, half) for _ in range(2))
+    assert sorted(first_run["carried"] + second_run["carried"]) == committed
     assert values(target, "read_committed", len(committed)) == committed
-    everything = sorted(committed + one["aborted"] + other["aborted"])
-    assert len(everything) > len(committed)
-    assert values(target, "read_uncommitted", len(everything)) == everything
+    all_values = sorted(committed + first_run["aborted"] + second_run["aborted"])
+    assert len(all_values) > len(committed)
+    assert values(target, "read_uncommitted", len(all_values)) == all_values

@@ -1,4 +1,4 @@
-"""A member with two workers: what one finds out about a broker, both know, and neither pesters it."""
+"""A member with two workers: both know what one of them observes of a broker, and neither overloads it."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from tests.integration.wire import Connection
 
 pytestmark = pytest.mark.size("test-all")
 
-ME = "p1"
-TRIES, TRY_FOR_S, PAUSE_S = 40, 1.5, 0.02
-"""What clients do at least, and the pace of one. A worker that was not told dialled five times."""
+CLIENT_HOST = "p1"
+MAX_ATTEMPTS, ATTEMPT_TIMEOUT_S, PAUSE_S = 40, 1.5, 0.02
+"""The minimum number of requests of clients, and the pace of one. An uninformed worker dialled five times."""
 FROZEN_LIMIT_S = 60.0
-TOLD_S = 10 * PROBE_RESULT_BATCH_S
+REPORT_TIMEOUT_S = 10 * PROBE_RESULT_BATCH_S
 SYN, ACK = 0x02, 0x10
 
 Couple = tuple[LocalFleet, Link]
 
 
 @pytest.fixture
-def couple(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Couple]:
-    """A member with two workers, and the one way to a broker, which nobody else takes.
+def two_workers(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Couple]:
+    """A member with two workers, and the only route to a broker, used by no one else.
 
     Its processes may be stopped for a while; its probes are as often as by default.
     """
@@ -58,15 +58,18 @@ def couple(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Couple]:
         try:
             with fleet:
                 fleet.await_settled(frozenset(kafka.brokers))
-                wait_for(lambda: upstream_up(fleet, ME) == dict.fromkeys(kafka.brokers, True), "every broker")
+                wait_for(
+                    lambda: upstream_up(fleet, CLIENT_HOST) == dict.fromkeys(kafka.brokers, True),
+                    "every broker",
+                )
                 (link,) = network.broker_links(DOWN)
                 yield fleet, link
         finally:
             fleet.remove_data()
 
 
-class Knocks:
-    """Counts who asks for a connection at an address, whether anybody listens there or not."""
+class DroppedConnections:
+    """Counts connection attempts at an address, whether or not a process listens there."""
 
     def __init__(self, at: Endpoint) -> None:
         self._port = at.port
@@ -75,7 +78,7 @@ class Knocks:
         self._raw.setblocking(False)
 
     def count(self) -> int:
-        """How many there were since the last time."""
+        """The number of attempts since the last call."""
         found = 0
         while True:
             try:
@@ -91,21 +94,23 @@ class Knocks:
 
 
 @pytest.fixture
-def knocks(couple: Couple) -> Iterator[Knocks]:
+def dropped_connections(two_workers: Couple) -> Iterator[DroppedConnections]:
     try:
-        made = Knocks(couple[1].at)
+        made = DroppedConnections(two_workers[1].at)
     except PermissionError as error:
         pytest.skip(f"no raw sockets here: {error}")
     yield made
     made.close()
 
 
-def test_both_workers_know_what_one_found_out(couple: Couple, knocks: Knocks) -> None:
-    """Clients of both lose their connections at once; those that come then are refused, and nobody dials."""
-    fleet, link = couple
-    port = identity_port(fleet, ME, DOWN)
+def test_both_workers_know_what_one_found_out(
+    two_workers: Couple, dropped_connections: DroppedConnections
+) -> None:
+    """Clients of both workers lose their connections at once; later ones are refused, without a dial."""
+    fleet, link = two_workers
+    port = identity_port(fleet, CLIENT_HOST, DOWN)
     control, *workers = processes(fleet)
-    wait_for(knocks.count, "the member's probes, which are counted")
+    wait_for(dropped_connections.count, "the member's probes, which are counted")
 
     with ExitStack() as opened:
         connections = served_by_each(port, workers, opened)
@@ -114,32 +119,37 @@ def test_both_workers_know_what_one_found_out(couple: Couple, knocks: Knocks) ->
         assert asyncio.run(knock(link.at, 5.0)).broken
         assert all(each.ends() for each in connections)
         assert time.monotonic() - broken_s < AT_ONCE_S
-    await_told(fleet)
+    await_reported(fleet)
 
     for alone in workers:
         with stopped({control, *workers} - {alone}):
-            assert_rare(knocks, port, 1)
-    # The probe's back-off stood still meanwhile, at less than its limit.
-    assert_rare(knocks, port, 1 + len(workers), math.ceil(math.log2(BACKOFF_LIMIT_S / PROBE_BACKOFF_FIRST_S)))
+            assert_rare(dropped_connections, port, 1)
+    # The probe's back-off did not grow meanwhile, and is below its limit.
+    assert_rare(
+        dropped_connections,
+        port,
+        1 + len(workers),
+        math.ceil(math.log2(BACKOFF_LIMIT_S / PROBE_BACKOFF_FIRST_S)),
+    )
 
     link.proxy.enable()
-    wait_for(lambda: upstream_up(fleet, ME)[DOWN], "the broker reached again")
+    wait_for(lambda: upstream_up(fleet, CLIENT_HOST)[DOWN], "the broker reached again")
     for alone in workers:
         with stopped(set(workers) - {alone}):
-            wait_for(partial(serves_again, fleet, ME), "the broker served")
+            wait_for(partial(serves_again, fleet, CLIENT_HOST), "the broker served")
     assert processes(fleet) == [control, *workers]
 
 
 def processes(fleet: LocalFleet) -> list[psutil.Process]:
     """The member's control process and its workers."""
-    children = psutil.Process(fleet.pid(ME)).children()
+    children = psutil.Process(fleet.pid(CLIENT_HOST)).children()
     return sorted(children, key=lambda each: str(each.cmdline()[-2]))
 
 
 def served_by_each(
     port: Endpoint, workers: Collection[psutil.Process], opened: ExitStack
 ) -> list[Connection]:
-    """One connection to a broker through each of the workers."""
+    """Open one connection to a broker through each of the workers."""
     found = []
     for alone in workers:
         with stopped(set(workers) - {alone}):
@@ -151,7 +161,7 @@ def served_by_each(
 
 @contextmanager
 def stopped(idle: Collection[psutil.Process]) -> Iterator[None]:
-    """Have some processes stand still: whoever comes meanwhile, comes to the others."""
+    """Stop some processes: new connections go to the others."""
     try:
         for process in idle:
             process.send_signal(signal.SIGSTOP)
@@ -163,29 +173,29 @@ def stopped(idle: Collection[psutil.Process]) -> Iterator[None]:
             process.send_signal(signal.SIGCONT)
 
 
-def await_told(fleet: LocalFleet) -> None:
-    """Wait until the member has found that the broker is down, and has told its workers."""
+def await_reported(fleet: LocalFleet) -> None:
+    """Wait until the member has detected that the broker is down, and has informed its workers."""
     since_s: list[float] = []
 
-    def told() -> bool:
-        document = fleet.ownership(ME, LIMIT_S)
+    def is_reported() -> bool:
+        document = fleet.ownership(CLIENT_HOST, LIMIT_S)
         if any(each.broker_id == DOWN and each.up is False for each in document.brokers):
             since_s.append(document.now_mono_s)
-        return bool(since_s) and document.now_mono_s >= since_s[0] + TOLD_S
+        return bool(since_s) and document.now_mono_s >= since_s[0] + REPORT_TIMEOUT_S
 
-    wait_for(told, "the member knows it")
+    wait_for(is_reported, "the member knows the broker")
 
 
-def assert_rare(knocks: Knocks, port: Endpoint, awake: int, sooner: int = 0) -> None:
-    """Clients try, and try again: each is refused at once, and the broker hears little of it.
+def assert_rare(dropped_connections: DroppedConnections, port: Endpoint, awake: int, sooner: int = 0) -> None:
+    """Clients retry: each is refused at once, and the broker gets few connection attempts.
 
     Args:
         awake: how many processes may ask for it, each of them once in `BACKOFF_LIMIT_S`.
         sooner: how often more they may, because their back-off grows yet.
     """
-    knocks.count()
+    dropped_connections.count()
     began_s, tries = time.monotonic(), 0
-    while tries < TRIES or time.monotonic() < began_s + TRY_FOR_S:
+    while tries < MAX_ATTEMPTS or time.monotonic() < began_s + ATTEMPT_TIMEOUT_S:
         asked_s = time.monotonic()
         with Connection(port) as refused:
             refused.send(wire.metadata(1))
@@ -194,4 +204,4 @@ def assert_rare(knocks: Knocks, port: Endpoint, awake: int, sooner: int = 0) -> 
         tries += 1
         time.sleep(PAUSE_S)
     took_s = time.monotonic() - began_s
-    assert knocks.count() <= awake * (1 + took_s / BACKOFF_LIMIT_S) + sooner
+    assert dropped_connections.count() <= awake * (1 + took_s / BACKOFF_LIMIT_S) + sooner

@@ -1,4 +1,4 @@
-"""A member as a container has it: no capability, nothing to gain by exec, one folder that it may write to."""
+"""A member as in a container: no capabilities, no gain by exec, one writable folder."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ while read -r _ _ _ _ at _; do
 done < /proc/self/mountinfo
 exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
 """
-"""All mounts read-only but the folder, and all capabilities gone: for unshare, which gives them first."""
+"""All mounts read-only except the folder, and no capabilities: for unshare, which grants them first."""
 RECORDS = [b"%d" % number for number in range(200)]
 
 
 @pytest.fixture
 def confined(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
-    """A fleet of one, started again without rights."""
+    """A fleet of one member, restarted without rights."""
     with fleets(kafka, tmp_path) as make:
         fleet = make(1, timing=PATIENT)
         assert fleet.stop("p1") == 0
@@ -54,7 +54,7 @@ def test_member_serves_without_rights_and_one_writable_folder(
         assert {int(status[f"Cap{which}"], 16) for which in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
         assert status["NoNewPrivs"] == "1"
         mounts = [line.split() for line in Path(f"/proc/{each.pid}/mountinfo").read_text().splitlines()]
-        # The last of each place hides the others.
+        # The last instruction of each kind hides the others.
         options = {mount[4]: mount[5].split(",") for mount in mounts}
         assert [at for at in options if "rw" in options[at]] == [str(confined.settings.member("p1").data_dir)]
     assert fleet_command(confined, "ready", "--node", "p1")["ready"]
@@ -73,10 +73,10 @@ def test_image_has_its_own_user_and_a_working_health_check() -> None:
     text = CONTAINERFILE.read_text().replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     last_stage = lines[max(at for at, line in enumerate(lines) if line[0] == "FROM") :]
-    said = dict(last_stage)
-    uid, gid = said["USER"].split(":")
-    assert min(int(uid), int(gid)) >= 1000  # numbers, so that Kubernetes can see that it is not root
-    assert f"--gid {gid} " in said["RUN"]
-    assert f"--uid {uid} " in said["RUN"]
-    assert (json.loads(said["ENTRYPOINT"]), json.loads(said["CMD"])) == (["fleet"], ["node"])
-    assert json.loads(said["HEALTHCHECK"].partition(" CMD ")[2]) == ["fleet", "ready"]
+    instructions = dict(last_stage)
+    uid, gid = instructions["USER"].split(":")
+    assert min(int(uid), int(gid)) >= 1000  # numeric, so that Kubernetes can check that it is not root
+    assert f"--gid {gid} " in instructions["RUN"]
+    assert f"--uid {uid} " in instructions["RUN"]
+    assert (json.loads(instructions["ENTRYPOINT"]), json.loads(instructions["CMD"])) == (["fleet"], ["node"])
+    assert json.loads(instructions["HEALTHCHECK"].partition(" CMD ")[2]) == ["fleet", "ready"]

@@ -1,4 +1,4 @@
-"""Brokers that want TLS, certificates and SCRAM, and keep their topics apart by ACLs."""
+"""Brokers that require TLS, certificates and SCRAM, with topics separated by ACLs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ APP = {
     "sasl.username": "app",
     "sasl.password": "staple",
 }
-"""An application as it is towards the fleet, whose own listeners are plaintext."""
+"""An application towards the fleet, whose own listeners are plaintext."""
 OPEN, CLOSED = "orders", "payroll"
-"""Topics that the application may, and may not, write to and read."""
+"""Topics that the application may, and may not, write and read."""
 MakeSecured = Callable[..., LocalFleet]
 
 
@@ -57,7 +57,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Two brokers with ACLs: on `tls` they want a certificate, on `scram` a password, elsewhere nothing."""
+    """Two brokers with ACLs: `tls` requires a certificate, `scram` a password, other listeners nothing."""
     scram = "listener.name.scram.scram-sha-512.sasl.jaas.config"
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -96,7 +96,7 @@ def allow(admin: AdminClient, principal: str, kind: ResourceType, name: str, ope
 
 @pytest.fixture
 def make_secured(secured: KafkaCluster, tmp_path: Path) -> Iterator[MakeSecured]:
-    """Makes and starts a fleet that reaches the brokers by one of their listeners."""
+    """Makes and starts a fleet that reaches the brokers through one of their listeners."""
     made: list[LocalFleet] = []
 
     def make(listener: str, proxies: int, upstream: dict[str, object], **options: Any) -> LocalFleet:
@@ -121,7 +121,7 @@ def says(fleet: LocalFleet, text: str) -> bool:
 
 
 def documented() -> list[str]:
-    """What gives the fleet's principal its rights, as in the handbook."""
+    """The commands that grant the fleet's principal its rights, as in the handbook."""
     text = (ROOT / "docs" / "configuration.md").read_text()
     commands = re.findall(r"kafka-acls --bootstrap-server \S+ (.* User:fleet .*)", text)
     assert len(commands) == 2
@@ -135,7 +135,7 @@ def grant(secured: KafkaCluster, rights: str) -> None:
 
 
 def refusal(bootstrap: str, topic: str, **config: Any) -> int:
-    """The code of the error with which a topic refuses a record."""
+    """The error code with which a topic refuses a record."""
     refused: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, _: object) -> None:
@@ -163,8 +163,8 @@ def test_brokers_are_trusted_only_by_current_certificates(
     tls = {"ca": "ca.pem", "certificate": str(own), "key": str(own)}
     fleet = make_secured("tls", 1, {"tls": tls})
     refused = "its certificate is refused: unable to get local issuer certificate"
-    untold = f"discovery failed, no server listed the brokers: .*{refused}"
-    wait_for(lambda: says(fleet, untold), "a refusal in the log")
+    expected_log = f"discovery failed, no server listed the brokers: .*{refused}"
+    wait_for(lambda: says(fleet, expected_log), "a refusal in the log")
     assert not fleet.ownership("p1").identities
 
     shutil.copy(authority.certificate, ca)
@@ -176,9 +176,9 @@ def test_brokers_are_trusted_only_by_current_certificates(
     assert sorted(each.value() or b"" for each in read) == sorted(values)
 
     shutil.copy(foreign, ca)
-    wait_for(lambda: says(fleet, f"broker 1 at .* cannot be reached: {refused}"), "it is down")
+    wait_for(lambda: says(fleet, f"broker 1 at .* cannot be reached: {refused}"), "the broker is down")
     shutil.copy(authority.certificate, ca)
-    wait_for(lambda: says(fleet, "broker 1 at .* is reachable again"), "it is up")
+    wait_for(lambda: says(fleet, "broker 1 at .* is reachable again"), "the broker is up")
     produce(fleet.bootstrap(), OPEN, values)
 
 
@@ -199,8 +199,8 @@ def test_documented_rights_suffice_for_fleet_and_clients(
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
     upstream = {"tls": {"ca": str(authority.certificate)}, "sasl": sasl}
     fleet = make_secured("scram", 3, upstream, events={})
-    untold = "discovery failed, no server listed the brokers: .*SaslAuthenticationFailed"
-    wait_for(lambda: says(fleet, untold), "the reason in the log")
+    expected_log = "discovery failed, no server listed the brokers: .*SaslAuthenticationFailed"
+    wait_for(lambda: says(fleet, expected_log), "the reason in the log")
     password.write_text(f"{FLEET_PASSWORD}\n")
     fleet.await_settled(frozenset(secured.brokers))
 
@@ -215,7 +215,7 @@ def test_documented_rights_suffice_for_fleet_and_clients(
     access = KafkaAccess(settings.upstream, settings.source)
     assert asyncio.run(read_weights(settings.bootstrap_servers, access, "fleet.", "demo")) == {1: 2.5}
 
-    # Clients are whom they say they are, and may do what they might without a fleet.
+    # Clients keep their own principals, and have the same rights as without a fleet.
     direct = ",".join(str(each) for each in settings.bootstrap_servers)
     trust = {"ssl.ca.location": str(authority.certificate)}
     for bootstrap, config in (
@@ -236,7 +236,7 @@ def test_documented_rights_suffice_for_fleet_and_clients(
 def test_none_of_the_rights_that_are_documented_can_be_spared(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured, tmp_path: Path, taken: str
 ) -> None:
-    """What needs the one that is taken away says which topic it may not use."""
+    """The operation that needs the revoked right names the topic that it may not use."""
     prefix = f"without-{taken.lower()}."
     weights = f"{prefix}weights"
     for rights in documented():
@@ -266,17 +266,17 @@ def test_none_of_the_rights_that_are_documented_can_be_spared(
     else:
         assert asyncio.run(reading) == {1: 2.5}
         denied = rf"events cannot be \w+: .*TopicAuthorizationFailed.*{re.escape(prefix)}"
-        wait_for(lambda: says(fleet, denied), "what may not be done in the log")
+        wait_for(lambda: says(fleet, denied), "the denied operation in the log")
 
 
 def test_without_a_principal_brokers_are_learned_from_traffic(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured
 ) -> None:
     fleet = make_secured("scram", 3, {"tls": {"ca": str(authority.certificate)}})
-    untold = (
+    expected_log = (
         "discovery failed, no server listed the brokers: .*sends no Metadata to clients without credentials"
     )
-    wait_for(lambda: says(fleet, untold), "the reason in the log")
+    wait_for(lambda: says(fleet, expected_log), "the reason in the log")
     assert not fleet.ownership("p1").identities
 
     produce(fleet.bootstrap(["p1"]), OPEN, [b"1"], **APP)
@@ -284,7 +284,7 @@ def test_without_a_principal_brokers_are_learned_from_traffic(
     for each in fleet.members:
         produce(fleet.bootstrap([each]), OPEN, [b"1", b"2", b"3"], **APP)
 
-    # They are known for good: a fleet that starts again needs no client for it.
+    # The brokers are known permanently: a restarted fleet needs no client for that.
     fleet.close()
     fleet.start()
     fleet.await_settled(frozenset(secured.brokers))

@@ -1,4 +1,4 @@
-"""Weights from a topic, and a fleet that goes by them."""
+"""Weights from a topic, and a fleet that balances by them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def owners(fleet: LocalFleet) -> dict[BrokerId, tuple[ProxyId, ...]]:
 
 
 def tell(kafka: KafkaCluster, prefix: str, weights: Mapping[BrokerId, float], fleet: str = "demo") -> None:
-    """What the pipeline would."""
+    """Produce weights as the pipeline does."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     now_ms = time.time_ns() // 1_000_000
     for broker_id, weight in weights.items():
@@ -67,7 +67,7 @@ def test_a_plan_by_weight_is_shown_and_not_made(
 def test_a_fleet_goes_by_weight_and_no_producer_notices(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
-    """Two hot identities at one of two proxies come apart; weights that differ a little move nothing."""
+    """Two hot identities at one of two proxies are separated; small differences of weights move nothing."""
     balance = {"by": "weights", "every_s": 1}
     fleet = make_fleet(2, events={"topic_prefix": "weights-b."}, balance=balance, racks=False)
     before, hot = owners(fleet), hot_pair(fleet)

@@ -1,4 +1,4 @@
-"""Who issues tokens for SASL OAUTHBEARER: signed JWTs, and the keys by which brokers verify them."""
+"""Issues tokens for SASL OAUTHBEARER: signed JWTs, and the keys for the brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY_ID: Final = "of-the-tests"
 
 
 class Issuer:
-    """Signs with a key of its own; all of them are of one name, so that the key alone tells them apart."""
+    """Signs with its own key. All issuers have the same name, so that only the key distinguishes them."""
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(65_537, 2048)

@@ -1,4 +1,4 @@
-"""Frames as no client would send them, and the plain reading of answers."""
+"""Unusual frames, and a simple parser of answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def metadata_of(correlation_id: int, topic: str) -> bytes:
 
 
 def led_partitions(body: bytes) -> int:
-    """How many partitions have a leader, in a Metadata response v1 for one topic.
+    """The number of partitions with a leader, in a Metadata response v1 for one topic.
 
     Source: MetadataResponse.json
     """
@@ -120,7 +120,7 @@ def find_coordinator(correlation_id: int, group: str) -> bytes:
 
 
 def coordinator_of(body: bytes) -> int | None:
-    """The broker in a FindCoordinator response v0; None where there is none yet.
+    """The broker in a FindCoordinator response v0; None if there is none yet.
 
     Source: FindCoordinatorResponse.json
     """
@@ -145,11 +145,11 @@ class ApiVersions:
 
 
 IN_ORDER = "end of file after 0 of 4 bytes"
-"""How a connection ends that was said goodbye to: between two answers, and not by a reset."""
+"""The ends of an orderly closed connection: between two answers, and without a reset."""
 
 
 class Connection:
-    """A blocking connection that speaks in frames.
+    """A blocking connection that sends and receives frames.
 
     Args:
         source: the address that it comes from, where that matters.
@@ -166,7 +166,7 @@ class Connection:
         local = None if source is None else (source, 0)
         self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S, local)
         self.certificate: bytes | None = None
-        """What the other side has shown; DER."""
+        """The certificate of the other side; DER."""
         if tls is not None:
             secured = tls.wrap_socket(self._socket, server_hostname=server_name or endpoint.host)
             self._socket, self.certificate = secured, secured.getpeercert(binary_form=True)
@@ -175,14 +175,17 @@ class Connection:
         self._socket.sendall(frame)
 
     def receive(self) -> tuple[int, bytes]:
-        """The next response: correlation id, and what follows it. Raises: EOFError: the end came instead."""
+        """Receive the next response: correlation id, and the bytes after it.
+
+        Raises: EOFError: the connection ended.
+        """
         (size,) = struct.unpack(">i", self._read(4))
         frame = self._read(size)
         (correlation_id,) = struct.unpack_from(">i", frame)
         return correlation_id, frame[4:]
 
     def receive_bare(self) -> bytes:
-        """The next frame, which has no header. Raises: EOFError: the end came instead."""
+        """Receive the next frame, which has no header. Raises: EOFError: the connection ended."""
         (size,) = struct.unpack(">i", self._read(4))
         return self._read(size)
 
@@ -194,7 +197,7 @@ class Connection:
         return body
 
     def ends(self) -> bool:
-        """Wait for something; whether it is the end of the connection. Raises: TimeoutError"""
+        """Wait for bytes or the end of the connection. Returns: whether it ended. Raises: TimeoutError"""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
@@ -239,7 +242,7 @@ class Pipeline:
         self.sent = 0
         self.answered = 0
         self.refused: list[int] = []
-        """Error codes in answers."""
+        """The error codes in answers."""
         self.end = ""
 
     def __enter__(self) -> Pipeline:

@@ -1,6 +1,6 @@
-"""A real kube-apiserver with its etcd, on loopback: what it is sent is checked, admitted and kept.
+"""A real kube-apiserver with its etcd, on loopback: it checks, admits and stores what it receives.
 
-Nothing else of a cluster is there: no node of it lives, no controller acts, so no pod is made and none runs.
+Nothing else of a cluster exists: no node runs and no controller acts, so no pod is created or runs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tools.bootstrap import ETCD, HELM, KUBE_APISERVER
 
 HOST: Final = "127.0.0.1"
 READY_LIMIT_S: Final = 240.0
-"""A second or two of two free processors; there may be none."""
+"""The server needs a second or two of two free processors; a machine may have none."""
 ANSWER_LIMIT_S: Final = 60.0
 DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-"""All kinds at once, as Helm asks for them."""
+"""The media type of all kinds at once, as Helm requests them."""
 
 JSON: Final = "application/json"
 
@@ -41,10 +41,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server says to one request.
+    """The server's answer to one request.
 
     Args:
-        warnings: as it wrote them into headers; admission warns of what it admits all the same.
+        warnings: the warnings in its headers; admission warns of objects that it admits nevertheless.
     """
 
     status: int
@@ -53,13 +53,13 @@ class Answer:
 
 
 class KubernetesApi:
-    """One that runs, as its administrator sees it.
+    """A running server, as its administrator sees it.
 
     Args:
-        url: where it is.
-        certificate: of the authority that has issued its own.
-        token: who asks.
-        folder: of Helm's own files.
+        url: its address.
+        certificate: the certificate of its authority.
+        token: the token of the requests.
+        folder: the folder of Helm's own files.
     """
 
     def __init__(self, url: str, certificate: Path, token: str, folder: Path) -> None:
@@ -71,7 +71,7 @@ class KubernetesApi:
         self._kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url, certificate, token)))
 
     def ask(self, method: str, path: str, document: Document | None = None, accept: str = JSON) -> Answer:
-        """One request, whatever the answer is."""
+        """Send one request, whatever the answer is."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": JSON, "Accept": accept}
         body = None if document is None else json.dumps(document).encode()
         request = urllib.request.Request(f"{self._url}{path}", body, headers, method=method)
@@ -98,26 +98,27 @@ class KubernetesApi:
             return False
 
     def make_namespace(self, name: str) -> None:
-        """One that admits no pod but restricted ones, and warns of what would make others."""
+        """Create a namespace that admits only restricted pods, and warns of workloads that would make
+        others."""
         modes = ("enforce", "warn")
         labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in modes}
         made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         self.post("/api/v1/namespaces", made)
 
-    def kept(self, namespace: str) -> dict[tuple[str, str], Document]:
-        """All that is in a namespace, of any kind, by kind and name."""
+    def stored(self, namespace: str) -> dict[tuple[str, str], Document]:
+        """Everything in a namespace, of any kind, by kind and name."""
         found = {}
         for kind, path in self.kinds().items():
             group, _, plural = path.rpartition("/")
             listed = self.get(f"{group}/namespaces/{namespace}/{plural}")
             for each in listed["items"]:
-                # A list says once for all items what they are.
+                # A list has the kind of its items only once.
                 whole = {"apiVersion": listed["apiVersion"], "kind": kind, **each}
                 found[kind, each["metadata"]["name"]] = whole
         return found
 
     def kinds(self) -> dict[str, str]:
-        """The kinds that namespaces hold, each with the path to all of it."""
+        """The namespaced kinds, each with the path to its list."""
         found = {}
         for root in ("/api", "/apis"):
             for group in self.get(root, DISCOVERY)["items"]:
@@ -130,7 +131,7 @@ class KubernetesApi:
         return found
 
     def helm(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Helm, which finds this server and leaves its files beside it."""
+        """Run Helm, which uses this server and keeps its files in the folder."""
         environment = {**os.environ, "HOME": str(self._folder), "KUBECONFIG": str(self._kubeconfig)}
         command: Sequence[str | Path] = (HELM, *arguments)
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -154,7 +155,7 @@ def _kubeconfig(url: str, certificate: Path, token: str) -> Document:
 
 @contextmanager
 def kubernetes_api(folder: Path) -> Iterator[KubernetesApi]:
-    """A server that is ready and has nothing but what it makes itself; its logs are all that stays."""
+    """Run a ready and empty server. Only its logs stay."""
     etcd_port, peer_port, port = free_ports(3)
     state = folder / "state"
     authority = Authority(state / "certificates")
@@ -175,7 +176,7 @@ def kubernetes_api(folder: Path) -> Iterator[KubernetesApi]:
         assert ready, "\n".join(map(tail, logs))
         yield running
     finally:
-        end(processes, patience_s=0.0)  # nobody wants what they would save
+        end(processes, patience_s=0.0)  # their data is not needed any longer
         shutil.rmtree(state)
 
 
@@ -203,7 +204,7 @@ def _server(state: Path, authority: Authority, token: str, port: int, etcd_port:
         f"--etcd-servers=http://{HOST}:{etcd_port}",
         f"--bind-address={HOST}",
         f"--advertise-address={HOST}",
-        "--endpoint-reconciler-type=none",  # it wants an address that others reach
+        "--endpoint-reconciler-type=none",  # it would require an address that others reach
         f"--secure-port={port}",
         f"--tls-cert-file={own.certificate}",
         f"--tls-private-key-file={own.key}",

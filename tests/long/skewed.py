@@ -1,7 +1,7 @@
-"""A producer of aiokafka at an address of its own, to which some partitions matter more than others.
+"""A producer of aiokafka with its own source address, which sends more to some partitions than to others.
 
 `python -m tests.long.skewed SPEC` is its process. SIGTERM makes it wait for what is outstanding; it then
-prints how many records were acknowledged, and ends with 1 where one was refused.
+prints the number of acknowledged records, and ends with 1 if a record was refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TICK_S = 0.05
 _VALUE = b"." * 500
 
 
-class LoopAt(asyncio.SelectorEventLoop):
+class SourceAddressLoop(asyncio.SelectorEventLoop):
     """An event loop whose connections all come from one address: Kafka's clients have no setting for it."""
 
     def __init__(self, host: str) -> None:
@@ -36,10 +36,10 @@ class LoopAt(asyncio.SelectorEventLoop):
 async def produce(
     bootstrap: str, topic: str, rate_per_s: float, parts: list[float], seed: int
 ) -> Counter[str]:
-    """Produce until SIGTERM. Returns: what became of the records.
+    """Produce until SIGTERM. Returns: the outcomes of the records.
 
     Args:
-        parts: of each partition, how much of all goes to it, in any unit.
+        parts: the share of each partition, in any unit.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ async def produce(
 
 def main() -> int:
     host, *spec = json.loads(sys.argv[1])
-    with asyncio.Runner(loop_factory=lambda: LoopAt(host)) as runner:
+    with asyncio.Runner(loop_factory=lambda: SourceAddressLoop(host)) as runner:
         found = runner.run(produce(*spec))
     print(json.dumps(found))
     return 0 if set(found) == {"acknowledged"} else 1

@@ -1,4 +1,4 @@
-"""From what passes to who owns what, and back: sixty real brokers, six proxies, real Spark."""
+"""From traffic to ownership and back: sixty real brokers, six proxies, real Spark."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.long.many_brokers import ManyBrokers
 from tests.property.test_weighing import BROKERS, PROXIES, ZIPF, dealt_from_scratch, skew
 
 HOSTS = tuple(f"127.0.0.{number}" for number in range(11, 17))
-"""Of the clients: those of an identity with several owners are spread by their address."""
+"""The clients' addresses: the fleet spreads clients of an identity with several owners by address."""
 RATE_PER_S = 40.0
-"""Of each client."""
+"""The rate of each client."""
 TOPIC, PREFIX = "skewed", "loop."
 MOVE_LIMIT_S = 600.0
-"""A minute is summed up two minutes after its end; the first one that is whole may be the second."""
+"""A minute is summed up two minutes after its end, and the first whole minute may be the second one."""
 SETTLED_S = 240.0
-"""So long nothing is moved any more; in the second half of it the load is looked at."""
+"""The time without a move before the load is measured, in its second half."""
 SETTLE_LIMIT_S = 1_200.0
 
 
@@ -58,7 +58,7 @@ def test_skewed_load_is_halved_with_few_moves(tmp_path: Path) -> None:
             fleet.await_settled(frozenset(broker_ids))
             first, generation = owners(fleet), fleet.ownership(fleet.members[0]).generation
             weights = skewed_against(first)
-            with at_work(fleet, [weights[each] for each in broker_ids], tmp_path) as clients:
+            with producers_running(fleet, [weights[each] for each in broker_ids], tmp_path) as clients:
                 with pipeline(fleet, tmp_path):
                     began_ms = now_ms()
                     wait_for(
@@ -72,28 +72,30 @@ def test_skewed_load_is_halved_with_few_moves(tmp_path: Path) -> None:
 
         assert [each.returncode for each in clients] == [0] * len(HOSTS)
         assert sum(acknowledged) == count(kafka.bootstrap_servers, TOPIC, range(BROKERS))
-        told = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}traffic")]
-        was = skew(loads(told, began_ms, moved_ms))
-        now = skew(loads(told, until_ms - int(500 * SETTLED_S), until_ms))
+        events = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}traffic")]
+        skew_before = skew(loads(events, began_ms, moved_ms))
+        skew_after = skew(loads(events, until_ms - int(500 * SETTLED_S), until_ms))
         changed = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}ownership")]
         assert owners_after(changed) == last
         moves = moves_since(changed, generation)
         from_scratch = dealt_from_scratch(Weights(weights), dict.fromkeys(fleet.members))
-        anew_moves = sum(first[each] != from_scratch[each].owners for each in broker_ids)
-        print(f"greatest load beside the mean: {was:.2f}, then {now:.2f}; {moves} moves, anew {anew_moves}")
-        assert now <= was / 2
-        assert 0 < moves <= anew_moves
+        moves_from_scratch = sum(first[each] != from_scratch[each].owners for each in broker_ids)
+        print(f"load skew: {skew_before:.2f}, then {skew_after:.2f}; moves={moves} of {moves_from_scratch}")
+        assert skew_after <= skew_before / 2
+        assert 0 < moves <= moves_from_scratch
 
 
 def skewed_against(owned: Mapping[BrokerId, tuple[ProxyId, ...]]) -> dict[BrokerId, float]:
-    """Zipf's weights, the greatest of which are all at one proxy, the next ones at another, and so on."""
+    """Zipf's weights: the greatest are all at one proxy, the next at a second one, and so on."""
     ranks = enumerate(sorted(owned, key=lambda broker_id: (owned[broker_id], broker_id)), 1)
     return {broker_id: rank**-ZIPF for rank, broker_id in ranks}
 
 
 @contextmanager
-def at_work(fleet: LocalFleet, parts: list[float], folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Producers at addresses of their own; at the end they are told to finish."""
+def producers_running(
+    fleet: LocalFleet, parts: list[float], folder: Path
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Run producers with their own addresses, and ask them to finish at the end."""
     clients = []
     try:
         for seed, host in enumerate(HOSTS):
@@ -111,7 +113,7 @@ def at_work(fleet: LocalFleet, parts: list[float], folder: Path) -> Iterator[lis
 
 @contextmanager
 def pipeline(fleet: LocalFleet, folder: Path) -> Iterator[None]:
-    """The jobs that make weights, as an operator has them run."""
+    """Run the jobs that make weights, as an operator does."""
     jobs = ["--job", "load", "--job", "weights"]
     command = [sys.executable, "-m", "fleet", "pipeline", "run", "--config", str(fleet.config), *jobs]
     with (folder / "pipeline.log").open("wb") as log:
@@ -139,10 +141,10 @@ def await_settled(fleet: LocalFleet) -> None:
     wait_for(settled, f"no move for {SETTLED_S:g} s", SETTLE_LIMIT_S, every_s=1)
 
 
-def loads(told: Iterable[Event], from_ms: int, until_ms: int) -> dict[ProxyId, float]:
-    """Of each proxy, by what the fleet's members have told of a while."""
+def loads(events: Iterable[Event], from_ms: int, until_ms: int) -> dict[ProxyId, float]:
+    """The load of each proxy, from the members' events of a period."""
     sums = {f"p{number}": 0.0 for number in range(1, PROXIES + 1)}
-    for event in told:
+    for event in events:
         assert isinstance(event, TrafficEvent)
         if from_ms <= event.at_ms < until_ms and event.broker_id >= 0:
             requests = sum(each.requests for each in event.apis.values())
@@ -151,19 +153,19 @@ def loads(told: Iterable[Event], from_ms: int, until_ms: int) -> dict[ProxyId, f
     return sums
 
 
-def owners_after(told: Iterable[Event]) -> dict[BrokerId, tuple[ProxyId, ...]]:
+def owners_after(events: Iterable[Event]) -> dict[BrokerId, tuple[ProxyId, ...]]:
     found: dict[BrokerId, OwnershipEvent] = {}
-    for each in told:
+    for each in events:
         assert isinstance(each, OwnershipEvent)
         if each.broker_id not in found or each.generation > found[each.broker_id].generation:
             found[each.broker_id] = each
     return {broker_id: each.owners for broker_id, each in found.items()}
 
 
-def moves_since(told: Iterable[Event], generation: int) -> int:
-    """How often an identity has left an owner: there and back are two."""
+def moves_since(events: Iterable[Event], generation: int) -> int:
+    """The number of times that an identity left an owner: there and back are two."""
     lost: dict[str, set[ProxyId]] = {}
-    for each in told:
+    for each in events:
         assert isinstance(each, OwnershipEvent)
         if each.generation > generation and each.before is not None:
             lost[each.id] = set(each.before) - set(each.owners)

@@ -1,4 +1,4 @@
-"""What `pip install 'kafka-proxy-fleet[…]'` brings, as versions are today and not as the locks have them."""
+"""What `pip install 'kafka-proxy-fleet[…]'` installs, with today's versions instead of the locked ones."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def tables(spark: SparkSession, tmp_path: Path) -> Path:
     """A takeover, as the jobs write it."""
     row = Row("interval", 7, ("p2",), "takeover", BEGIN_MS, None, BEGIN_MS + 9, BEGIN_MS - 5, BEGIN_MS + 4)
     values = ("f", 1, *(getattr(row, name) for name in Row.__dataclass_fields__), 1)
-    told = spark.createDataFrame([values], ROW_SCHEMA)
-    by_day = told.withColumn("day", F.to_date(F.timestamp_millis("from_ms")))
+    takeovers = spark.createDataFrame([values], ROW_SCHEMA)
+    by_day = takeovers.withColumn("day", F.to_date(F.timestamp_millis("from_ms")))
     by_day.write.partitionBy("day").parquet(Site(Kafka(""), "fleet.", str(tmp_path / "tables")).timeline)
     return tmp_path / "tables"
 
 
 def install(wheel: Path, extra: str, folder: Path) -> Path:
-    """The folder of commands of an environment that has this alone, without a contradiction."""
+    """Make an environment that has only this, without a version conflict. Returns: its folder of commands."""
     run(sys.executable, "-m", "venv", folder)
     run(folder / "bin" / "python", *PIP, "install", f"{wheel}[{extra}]", limit_s=LIMIT_S)
     run(folder / "bin" / "python", *PIP, "check")

@@ -20,7 +20,7 @@ import yaml
 from fleet.config.file import load
 from tests.chaos.harness import wait_for
 from tests.long.kubernetes_api import Document, KubernetesApi, kubernetes_api
-from tests.long.test_kubernetes import CASES, CHART, ELSEWHERE, RELEASE, THERE, helm
+from tests.long.test_kubernetes import CASES, CHART, OPERATOR_KINDS, RELEASE, REQUIRED_VALUES, helm
 from tools.bootstrap import KUBECTL_VALIDATE
 
 OPERATOR: Final = "monitoring.coreos.com"
@@ -33,9 +33,9 @@ NUMBERS: Final = itertools.count(1)
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesApi]:
     """One server for all, which knows the kinds of the Prometheus operator."""
     with kubernetes_api(tmp_path_factory.mktemp("api")) as running:
-        for kind in ELSEWHERE:
+        for kind in OPERATOR_KINDS:
             running.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
-        wait_for(lambda: {*ELSEWHERE} <= running.kinds().keys(), "kinds of the operator", 120)
+        wait_for(lambda: {*OPERATOR_KINDS} <= running.kinds().keys(), "kinds of the operator", 120)
         yield running
 
 
@@ -78,14 +78,14 @@ class Place:
         what = () if command == "uninstall" else (chart, "--values", self.values)
         return self.api.helm(command, RELEASE, *what, "--namespace", self.namespace, *arguments)
 
-    def kept(self) -> dict[tuple[str, str], Document]:
-        """What is there beside Helm's own notes."""
-        found = self.api.kept(self.namespace)
+    def stored(self) -> dict[tuple[str, str], Document]:
+        """The objects of the release, without Helm's own records."""
+        found = self.api.stored(self.namespace)
         return {key: each for key, each in found.items() if each.get("type") != "helm.sh/release.v1"}
 
     @property
     def stateful(self) -> Document:
-        return self.kept()["StatefulSet", RELEASE]
+        return self.stored()["StatefulSet", RELEASE]
 
     def pod(self, number: int = 0) -> Document:
         """What the controller of StatefulSets would make of the one that is kept."""
@@ -108,46 +108,53 @@ class Place:
 @pytest.fixture
 def place(api: KubernetesApi, tmp_path: Path) -> Iterator[Place]:
     """With no more than the smallest values; empty in the end, for node ports are everybody's."""
-    made = Place(api, f"kafka-{next(NUMBERS)}", tmp_path / "values.yaml")
-    made.values.write_text(yaml.safe_dump(THERE))
-    api.make_namespace(made.namespace)
-    yield made
-    made.tried("uninstall", "--ignore-not-found")
+    created = Place(api, f"kafka-{next(NUMBERS)}", tmp_path / "values.yaml")
+    created.values.write_text(yaml.safe_dump(REQUIRED_VALUES))
+    api.make_namespace(created.namespace)
+    yield created
+    created.tried("uninstall", "--ignore-not-found")
 
 
 @pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
 def case(request: pytest.FixtureRequest, place: Place) -> Place:
-    place.values.write_text(yaml.safe_dump({**THERE, **CASES[request.param]}))
+    place.values.write_text(yaml.safe_dump({**REQUIRED_VALUES, **CASES[request.param]}))
     return place
 
 
-def losses(sent: object, kept: object, path: str = "") -> Iterator[str]:
+def losses(sent: object, stored: object, path: str = "") -> Iterator[str]:
     """What was sent and is not there, or is something else; a server adds, and takes nothing away."""
-    if isinstance(sent, dict) and isinstance(kept, dict):
+    if isinstance(sent, dict) and isinstance(stored, dict):
         for key, value in sent.items():
-            yield from losses(value, kept.get(key), f"{path}.{key}")
-    elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
-        for number, (value, there) in enumerate(zip(sent, kept, strict=True)):
-            yield from losses(value, there, f"{path}[{number}]")
-    elif sent != kept:
-        yield f"{path}: {sent!r} became {kept!r}"
+            yield from losses(value, stored.get(key), f"{path}.{key}")
+    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+        for number, (value, stored_value) in enumerate(zip(sent, stored, strict=True)):
+            yield from losses(value, stored_value, f"{path}[{number}]")
+    elif sent != stored:
+        yield f"{path}: {sent!r} became {stored!r}"
 
 
 def test_a_dry_run_of_the_server_makes_nothing(case: Place) -> None:
-    said = case.helm("install", "--dry-run=server")
-    assert "kind: StatefulSet" in said
-    assert case.api.kept(case.namespace) == {}
+    expected_error = case.helm("install", "--dry-run=server")
+    assert "kind: StatefulSet" in expected_error
+    assert case.api.stored(case.namespace) == {}
 
 
 def test_all_that_helm_makes_is_there_as_it_was_sent(case: Place) -> None:
     case.helm("install")
     manifests = case.api.helm("get", "manifest", RELEASE, "--namespace", case.namespace).stdout
     sent = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(manifests) if each}
-    kept = case.kept()
-    assert kept.keys() == sent.keys()
-    wanted = {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount", "StatefulSet"}
-    assert wanted <= {kind for kind, _ in kept}
-    assert [each for key in sent for each in losses(sent[key], kept[key], str(key))] == []
+    stored = case.stored()
+    assert stored.keys() == sent.keys()
+    expected = {
+        "ConfigMap",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Service",
+        "ServiceAccount",
+        "StatefulSet",
+    }
+    assert expected <= {kind for kind, _ in stored}
+    assert [each for key in sent for each in losses(sent[key], stored[key], str(key))] == []
 
 
 def test_upgrade_restarts_only_pods_whose_settings_changed(case: Place) -> None:
@@ -156,7 +163,7 @@ def test_upgrade_restarts_only_pods_whose_settings_changed(case: Place) -> None:
     case.helm("upgrade")
     assert case.stateful["metadata"]["generation"] == before["metadata"]["generation"]
     case.helm("upgrade", "--set", "settings.limits.moves_per_second=7")
-    after = case.kept()
+    after = case.stored()
     assert after["StatefulSet", RELEASE]["spec"]["template"] != before["spec"]["template"]
     assert "moves_per_second: 7" in after["ConfigMap", RELEASE]["data"]["fleet.yaml"]
 
@@ -174,9 +181,9 @@ def test_voters_do_not_change_while_pods_are_replaced_one_by_one(place: Place) -
 
 def test_an_uninstall_leaves_nothing(case: Place) -> None:
     case.helm("install")
-    assert case.kept()
+    assert case.stored()
     case.helm("uninstall")
-    assert case.api.kept(case.namespace) == {}
+    assert case.api.stored(case.namespace) == {}
 
 
 def test_pods_are_let_in_where_none_but_restricted_ones_are(case: Place) -> None:
@@ -186,7 +193,7 @@ def test_pods_are_let_in_where_none_but_restricted_ones_are(case: Place) -> None
 
 
 @pytest.mark.parametrize(
-    ("whose", "wrong", "said"),
+    ("workload", "wrong", "expected_error"),
     [
         ("pod", {"runAsNonRoot": False}, "runAsNonRoot != true"),
         ("pod", {"seccompProfile": {"type": "Unconfined"}}, "seccompProfile"),
@@ -195,16 +202,16 @@ def test_pods_are_let_in_where_none_but_restricted_ones_are(case: Place) -> None
     ],
 )
 def test_pods_that_may_do_more_are_kept_out(
-    place: Place, whose: str, wrong: dict[str, Any], said: str
+    place: Place, workload: str, wrong: dict[str, Any], expected_error: str
 ) -> None:
     place.helm("install")
     pod = place.pod()
-    holder = pod["spec"] if whose == "pod" else pod["spec"]["containers"][0]
+    holder = pod["spec"] if workload == "pod" else pod["spec"]["containers"][0]
     holder["securityContext"].update(wrong)
     answer = place.api.ask("POST", place.pods, pod)
     assert answer.status == 403
     assert 'violates PodSecurity "restricted' in answer.document["message"]
-    assert said in answer.document["message"]
+    assert expected_error in answer.document["message"]
 
 
 def test_a_chart_whose_pods_may_do_more_is_warned_of(place: Place, tmp_path: Path) -> None:
@@ -224,7 +231,7 @@ def changed_chart(folder: Path, template: str, text: str, instead: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected_error"),
     [
         (
             {"clients": {"type": "NodePort", "host": "nodes.kafka.example", "firstNodePort": 20_000}},
@@ -234,15 +241,15 @@ def changed_chart(folder: Path, template: str, text: str, instead: str) -> Path:
     ],
 )
 def test_faults_that_only_the_server_knows_are_refused(
-    place: Place, wrong: dict[str, Any], said: str, tmp_path: Path
+    place: Place, wrong: dict[str, Any], expected_error: str, tmp_path: Path
 ) -> None:
-    place.values.write_text(yaml.safe_dump({**THERE, **wrong}))
-    made = tmp_path / "made.yaml"
-    made.write_text(helm("template", RELEASE, CHART, "--values", place.values).stdout)
-    subprocess.run([KUBECTL_VALIDATE, made], check=True)
+    place.values.write_text(yaml.safe_dump({**REQUIRED_VALUES, **wrong}))
+    created = tmp_path / "made.yaml"
+    created.write_text(helm("template", RELEASE, CHART, "--values", place.values).stdout)
+    subprocess.run([KUBECTL_VALIDATE, created], check=True)
     done = place.tried("install")
     assert done.returncode != 0
-    assert said in done.stderr
+    assert expected_error in done.stderr
 
 
 def test_unknown_fields_are_found(place: Place, tmp_path: Path) -> None:
@@ -270,33 +277,33 @@ def node(api: KubernetesApi, labels: dict[str, str]) -> str:
     return name
 
 
-def rack_of_a_pod_at(place: Place, on: str) -> str | None:
+def rack_of_a_pod_at(place: Place, node_name: str) -> str | None:
     """What the first member takes for its rack once its pod is bound to a node, as the scheduler binds it."""
     pod = place.pod()
     # Admission knows of a node a moment after it is made, and has no labels of it for a pod until then.
-    there = {**pod, "spec": {**pod["spec"], "nodeName": on}}
+    stored_value = {**pod, "spec": {**pod["spec"], "nodeName": node_name}}
 
     def is_known() -> bool:
-        tried: Document = place.api.post(f"{place.pods}?dryRun=All", there)
+        tried: Document = place.api.post(f"{place.pods}?dryRun=All", stored_value)
         return REGION in tried["metadata"]["labels"]
 
     wait_for(is_known, "the node", 60)
-    made = place.api.post(place.pods, pod)
-    assert ZONE not in made["metadata"]["labels"]
+    created = place.api.post(place.pods, pod)
+    assert ZONE not in created["metadata"]["labels"]
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
-        "metadata": {"name": made["metadata"]["name"]},
-        "target": {"kind": "Node", "name": on},
+        "metadata": {"name": created["metadata"]["name"]},
+        "target": {"kind": "Node", "name": node_name},
     }
-    place.api.post(f"{place.pods}/{made['metadata']['name']}/binding", binding)
-    bound = place.api.get(f"{place.pods}/{made['metadata']['name']}")
-    assert bound["spec"]["nodeName"] == on
+    place.api.post(f"{place.pods}/{created['metadata']['name']}/binding", binding)
+    bound = place.api.get(f"{place.pods}/{created['metadata']['name']}")
+    assert bound["spec"]["nodeName"] == node_name
     (container,) = bound["spec"]["containers"]
     (rack,) = (each for each in container["env"] if each["name"] == "FLEET_RACK")
     assert rack["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{ZONE}']"
     # The kubelet, too, takes a label that is not there for an empty one.
     environment = {"FLEET_RACK": bound["metadata"]["labels"].get(ZONE, "")}
     file = place.values.with_name("fleet.yaml")
-    file.write_text(place.kept()["ConfigMap", RELEASE]["data"]["fleet.yaml"])
-    return load(file, environment).member(made["metadata"]["name"]).rack
+    file.write_text(place.stored()["ConfigMap", RELEASE]["data"]["fleet.yaml"])
+    return load(file, environment).member(created["metadata"]["name"]).rack

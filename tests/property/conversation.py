@@ -1,7 +1,7 @@
-"""A client and a model broker with a session in between, and what must be true after each step.
+"""A client, a model broker and a session in between, and the checks after each step.
 
 The client's side is a stream of frames that may arrive in any pieces. The broker handles one request at a
-time, as Kafka does. All that reaches the client or the broker is compared with what the naive twin expects.
+time, as Kafka does. Everything that reaches the client or the broker is compared with the naive twin.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from tests.property.model_broker import (
 )
 from tests.property.wire_fleet import Play, advertised, blanks
 
-ALL: Final = 1 << 30
-"""More bytes than there ever are."""
+ALL_BYTES: Final = 1 << 30
+"""More bytes than a conversation ever has."""
 NEWEST_API_VERSIONS: Final = 5
-"""Of which the fleet knows the form."""
-OFFERED: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
+"""The newest version whose form the fleet knows."""
+OFFERED_RANGES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     {0: (0, 13), 3: (0, 13), 12: (0, 4), 17: (0, 1), 18: (0, NEWEST_API_VERSIONS), 60: (0, 2)}
 )
-"""What the fleet offers of the APIs that the model broker lists; of SaslHandshake and Produce, from v0 on."""
+"""The versions that the fleet offers of the model broker's APIs; SaslHandshake and Produce start at v0."""
 
 
 def cut_ranges(ranges: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
-    """What a client may use of the ranges that a broker lists."""
+    """The ranges that a client may use of the ranges that a broker lists."""
     return tuple(
-        (key, max(low, OFFERED[key][0]), min(high, OFFERED[key][1]))
+        (key, max(low, OFFERED_RANGES[key][0]), min(high, OFFERED_RANGES[key][1]))
         for key, low, high in ranges
-        if key in OFFERED
+        if key in OFFERED_RANGES
     )
 
 
 def has_unknown_form(answer: Answer) -> bool:
-    """Whether an answer may be in a form that the fleet does not know, and so must not pass.
+    """Whether an answer may have a form that the fleet does not know, and so must not pass.
 
     The fleet does not know the request's version of ApiVersions, and the error does not say which form it is.
     """
@@ -67,7 +67,7 @@ def has_unknown_form(answer: Answer) -> bool:
 
 
 def for_client(answer: Answer) -> bytes:
-    """What the client must get in place of an answer."""
+    """The bytes that the client must get for an answer."""
     content = answer.content
     if isinstance(content, Opaque):
         return content.data
@@ -83,7 +83,7 @@ def for_client(answer: Answer) -> bytes:
 
 @cache
 def rewrite(content: Carrying) -> bytes:
-    """Behind the correlation id."""
+    """The bytes after the correlation id."""
 
     def address(broker_id: int, _host: str, _port: int) -> tuple[str, int]:
         return advertised(broker_id)
@@ -92,7 +92,7 @@ def rewrite(content: Carrying) -> bytes:
 
 
 def frame_at(stream: bytes | bytearray, pos: int) -> bytes | None:
-    """The frame that begins there, without its size; None where it is not whole."""
+    """The frame at a position, without its size; None if the frame is incomplete."""
     if len(stream) - pos < 4:
         return None
     (size,) = struct.unpack_from(">i", stream, pos)
@@ -101,14 +101,14 @@ def frame_at(stream: bytes | bytearray, pos: int) -> bytes | None:
 
 
 def build_error_reply(correlation_id: int) -> bytes:
-    """To ApiVersions of a version that nobody knows, from the fleet itself."""
+    """The fleet's own answer to an unknown version of ApiVersions."""
     return struct.pack(
         ">iihihhh", 16, correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, 0, NEWEST_API_VERSIONS
     )
 
 
 def is_answered(frame: bytes) -> bool | None:
-    """Whether a request has a response. None: Kafka cannot read it, and closes the connection."""
+    """Whether a request has a response. None: Kafka cannot read the request, and closes the connection."""
     try:
         header = read_header(frame)
         return header.key != PRODUCE or read_acks(header) != 0
@@ -118,31 +118,31 @@ def is_answered(frame: bytes) -> bool | None:
 
 @dataclass
 class Conversation:
-    """One connection through a fleet. ``fault`` is why the session has ended it, if it has."""
+    """One connection through a fleet. ``fault`` is the reason why the session has ended it, if any."""
 
     broker: ModelBroker
     play: Play = field(default_factory=Play.new)
     fault: WireError | None = None
     _undelivered: bytearray = field(default_factory=bytearray)
-    """Of the client, to the session."""
+    """Bytes from the client to the session that have not arrived."""
     _stream: bytearray = field(default_factory=bytearray)
-    """All frames of the client but those that the fleet has answered itself."""
+    """All frames of the client except those that the fleet has answered itself."""
     _handled: int = 0
-    """Up to where the broker has handled what has reached it."""
+    """The position in the stream up to which the broker has handled frames."""
     _from_broker: bytearray = field(default_factory=bytearray)
-    """What it has sent, and the session has not got."""
+    """Bytes of the broker that the session has not received."""
     _pending: deque[Answer] = field(default_factory=deque)
-    """Whose bytes have not all reached the session."""
+    """Answers whose bytes have not all reached the session."""
     _pending_bytes: int = 0
-    """How many bytes of the first of them have."""
+    """The number of delivered bytes of the first of these answers."""
     _answered: int = 0
-    """How many have."""
+    """The number of delivered answers."""
     _expected: bytearray = field(default_factory=bytearray)
-    """What the client must have got of them, and from the fleet itself."""
+    """The bytes that the client must have received of them, and of the fleet's own answers."""
     _given: set[tuple[int, int, int]] = field(default_factory=set)
     """API key, bytes of the request, bytes of the answer."""
     _named: set[tuple[int, str, int]] = field(default_factory=set)
-    """Brokers that the broker itself has named."""
+    """The brokers that the broker itself has named."""
     _is_redirecting: bool = False
 
     @property
@@ -151,19 +151,19 @@ class Conversation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way in either direction."""
+        """Whether no bytes are on their way in either direction."""
         return not (self._undelivered or self._from_broker) and self._handled == len(self.play.to_broker)
 
     # Steps
 
     def ask(self, *frames: bytes) -> None:
-        """The client sends frames; they have not arrived yet."""
+        """Send frames as the client; they have not arrived yet."""
         for frame in frames:
             self._stream += frame
             self._undelivered += frame
 
-    def deliver(self, size_bytes: int = ALL) -> None:
-        """So many bytes of the client arrive at the session."""
+    def deliver(self, size_bytes: int = ALL_BYTES) -> None:
+        """Deliver a number of the client's bytes to the session."""
         if self.has_ended:
             return
         data = bytes(self._undelivered[:size_bytes])
@@ -177,8 +177,8 @@ class Conversation:
         self._take_local_replies(bytes(self.play.to_client[before:]), forwarded)
         self.check()
 
-    def handle(self, count: int = ALL) -> None:
-        """The broker handles so many requests of those that have reached it whole."""
+    def handle(self, count: int = ALL_BYTES) -> None:
+        """Let the broker handle a number of the requests that have arrived completely."""
         for _ in range(count):
             frame = frame_at(self.play.to_broker, self._handled)
             if frame is None or self.broker.closed or self.fault is not None:
@@ -190,8 +190,8 @@ class Conversation:
                 self._pending.append(answer)
                 self._note(answer)
 
-    def respond(self, size_bytes: int = ALL) -> None:
-        """So many bytes of the broker arrive at the session."""
+    def respond(self, size_bytes: int = ALL_BYTES) -> None:
+        """Deliver a number of the broker's bytes to the session."""
         if self.has_ended:
             return
         data = bytes(self._from_broker[:size_bytes])
@@ -212,21 +212,23 @@ class Conversation:
             self.play.broker(data)
         except WireError as error:
             self.fault = error
-        assert self.fault is None or any(map(has_unknown_form, arriving)), "an honest broker is blamed"
+        assert self.fault is None or any(map(has_unknown_form, arriving)), (
+            "the session blames an honest broker"
+        )
         self.check()
 
     def drain(self) -> None:
         self.play.session.drain()
 
     def redirect(self) -> None:
-        """As in a move: only a group's member, which has sent a heartbeat, is sent elsewhere."""
+        """Redirect as in a move: only a group's member that has sent a heartbeat is sent elsewhere."""
         if self.play.session.is_group_member:
             self.play.session.redirect()
             self._is_redirecting = True
 
     def finish(self) -> None:
-        """Everything arrives."""
-        for _ in range(3):  # more than once: what was delivered late asks, too
+        """Deliver everything."""
+        for _ in range(3):  # a late delivery may cause further requests
             self.deliver()
             self.handle()
             self.respond()
@@ -234,36 +236,40 @@ class Conversation:
     # What must be true
 
     def check(self) -> None:
-        """Compare what has come out with what the twin expects, after any step."""
+        """Compare the output with the twin's, after any step."""
         play = self.play
         partial = for_client(self._pending[0]) if self._pending else b""
         received = bytes(play.to_client)
         assert (bytes(self._expected) + partial).startswith(received), (
             "not the answers to the client's requests"
         )
-        assert self._stream.startswith(play.to_broker), "not the client's frames, whole and in order"
+        assert self._stream.startswith(play.to_broker), (
+            "the broker received other bytes than the client's frames"
+        )
         assert {(each.broker_id, each.host, each.port) for each in play.seen} <= self._named
         assert {(key, request, answer) for key, request, answer, _ in play.timed} <= self._given
         if self.fault is not None:
             return
-        assert received.startswith(bytes(self._expected)), "an answer is held back"
+        assert received.startswith(bytes(self._expected)), "the client received other bytes than expected"
         in_flight = self._in_flight()
         assert in_flight is None or play.session.in_flight == in_flight
 
     def _in_flight(self) -> int | None:
-        """Requests that have begun to reach the broker, less those whose answers have wholly come back."""
-        asked, pos = 0, 0
+        """The requests that have begun to reach the broker, minus those whose answers have completely
+        arrived."""
+        request_count, pos = 0, 0
         while pos < len(self.play.to_broker):
             frame = frame_at(self._stream, pos)
             answered = is_answered(frame) if frame is not None else None
             if frame is None or answered is None:
                 return None
-            asked += answered
+            request_count += answered
             pos += 4 + len(frame)
-        return asked - self._answered
+        return request_count - self._answered
 
     def _take_local_replies(self, replies: bytes, forwarded: int) -> None:
-        """Each is for the next frame, may overtake nothing, and keeps that frame from the broker."""
+        """Check the fleet's own answers: each belongs to the next frame, and the broker does not get that
+        frame."""
         pos = 0
         while pos < len(replies):
             frame, reply = frame_at(self._stream, forwarded), frame_at(replies, pos)
@@ -271,7 +277,9 @@ class Conversation:
             assert reply is not None
             assert replies[pos : pos + 4 + len(reply)] == self._local_reply(frame)
             assert not self._pending
-            assert self._answered == self._asked_before(forwarded), "it overtakes an answer"
+            assert self._answered == self._requests_before(forwarded), (
+                "the fleet's answer overtakes an answer"
+            )
             del self._stream[forwarded : forwarded + 4 + len(frame)]
             pos += 4 + len(reply)
         self._expected += replies
@@ -285,14 +293,14 @@ class Conversation:
             return build_not_coordinator(key, version, correlation_id & 0xFFFFFFFF)
         return None
 
-    def _asked_before(self, end: int) -> int:
-        asked, pos = 0, 0
+    def _requests_before(self, end: int) -> int:
+        request_count, pos = 0, 0
         while pos < end:
             frame = frame_at(self._stream, pos)
             assert frame is not None
-            asked += bool(is_answered(frame))
+            request_count += bool(is_answered(frame))
             pos += 4 + len(frame)
-        return asked
+        return request_count
 
     def _note(self, answer: Answer) -> None:
         if answer.key is not None:

@@ -1,4 +1,4 @@
-"""Requests with the header that Kafka expects of each version, and whatever else a client may put there."""
+"""Requests with the header that Kafka expects of each version, and with unusual headers of clients."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 
 from tests.property.model_broker import (
     FLEXIBLE_HEADER,
-    GOOD_TOKEN,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    VALID_TOKEN_PART,
     header_version,
 )
 from tests.property.wire_fleet import request
@@ -28,7 +28,7 @@ def ask(
     tags: bytes = NO_TAGS,
     client_id: bytes | None = b"tester",
 ) -> bytes:
-    """A request with the header that Kafka expects of its version."""
+    """Make a request with the header that Kafka expects of its version."""
     tags = tags if header_version(key, version) == FLEXIBLE_HEADER else b""
     return request(key, version, correlation_id, tags + body, client_id)
 
@@ -41,12 +41,12 @@ def handshake(version: int, correlation_id: int, mechanism: bytes) -> bytes:
     return ask(SASL_HANDSHAKE, version, correlation_id, string(mechanism))
 
 
-def authenticate(version: int, correlation_id: int, token: bytes = GOOD_TOKEN) -> bytes:
+def authenticate(version: int, correlation_id: int, token: bytes = VALID_TOKEN_PART) -> bytes:
     return ask(SASL_AUTHENTICATE, version, correlation_id, struct.pack(">i", len(token)) + token)
 
 
 def token(data: bytes) -> bytes:
-    """What comes after SaslHandshake v0: a frame without a header."""
+    """Make a token after SaslHandshake v0: a frame without a header."""
     return struct.pack(">i", len(data)) + data
 
 

@@ -1,7 +1,8 @@
 """Random Kafka responses, made and encoded by kio: the oracle of the patching functions.
 
-kio reads the same definitions with other code, and rewrites by decoding everything, changing objects and
-encoding everything again: slow, and naive, which is what an oracle should be.
+kio reads the same definitions with other code. It rewrites a response by decoding all of it, changing
+objects,
+and encoding all of it again: slow and naive, as an oracle should be.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ RESPONSES = {
     78: ("share_fetch", "ShareFetchResponse", range(1, 3)),
     79: ("share_acknowledge", "ShareAcknowledgeResponse", range(1, 3)),
 }
-"""API key → kio's module and class, and the versions that can carry addresses."""
+"""Maps each API key to kio's module and class, and the versions that can carry addresses."""
 
 CASES = [(key, version) for key, (_, _, versions) in RESPONSES.items() for version in versions]
 
-BEHIND_RECORDS = {1: b"\0", 78: b"\x01\0"}
-"""API key of responses that keep their length → how they end without endpoints."""
+ENDS_WITHOUT_ENDPOINTS = {1: b"\0", 78: b"\x01\0"}
+"""Maps the API key of responses that keep their length to their end without endpoints."""
 
 BROKER_IDS = (-1, 0, 1, 2, 3, 4, 9, 16, 17, 1000, 2**31 - 1, -2)
 CONFIG_NAMES = (
@@ -66,12 +67,12 @@ def is_flexible(entity: Entity) -> bool:
 
 
 def make(key: int, version: int, seed: int) -> Entity:
-    """A random response; the same seed gives the same one."""
+    """Make a random response. The same seed gives the same response."""
     return typing.cast(Entity, _entity(response_class(key, version), random.Random(seed)))
 
 
 def frame(entity: Entity, correlation_id: int) -> bytes:
-    """The response as a broker sends it."""
+    """Encode the response as a broker sends it."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     body = (b"\0" if is_flexible(entity) else b"") + buffer.getvalue()
@@ -81,9 +82,9 @@ def frame(entity: Entity, correlation_id: int) -> bytes:
 def for_client(
     key: int, entity: Entity, correlation_id: int, address: Convert, blank: Callable[[str], bool]
 ) -> bytes:
-    """What a client must get in place of a response, whose length is kept where BEHIND_RECORDS says so."""
+    """The bytes that a client must get for a response; ENDS_WITHOUT_ENDPOINTS lists those of fixed length."""
     before, after = frame(entity, correlation_id), frame(convert(entity, address, blank), correlation_id)
-    if key not in BEHIND_RECORDS or len(before) == len(after):
+    if key not in ENDS_WITHOUT_ENDPOINTS or len(before) == len(after):
         return after
     at = tail_at(key, entity)
     if key == 1:
@@ -95,14 +96,14 @@ def for_client(
 
 
 def tail_at(key: int, entity: Entity) -> int:
-    """Where the part of such a response begins that may change."""
+    """The position at which the changeable part of such a response begins."""
     without = dataclasses.replace(entity, node_endpoints=())
-    assert frame(without, 0).endswith(BEHIND_RECORDS[key])
-    return len(frame(without, 0)) - len(BEHIND_RECORDS[key])
+    assert frame(without, 0).endswith(ENDS_WITHOUT_ENDPOINTS[key])
+    return len(frame(without, 0)) - len(ENDS_WITHOUT_ENDPOINTS[key])
 
 
 def padded(array: bytes, field: bytes, size: int) -> bytes | None:
-    """An array, and a section with at most one tagged field and padding: tries what there is."""
+    """An array, and a section with at most one tagged field and padding: tries all combinations."""
     room = size - len(array) - 1 - len(field)
     zeros = [_varint(length) + bytes(length) for length in range(max(0, room - 8), max(0, room))]
     for number, paddings in enumerate(
@@ -122,18 +123,18 @@ def without_padding(key: int, framed: bytes, at: int) -> bytes:
     if key != 1:
         at = _behind_endpoints(framed, at)
     count, pos = _read_varint(framed, at)
-    kept = []
+    kept_fields = []
     for _ in range(count):
         begin = pos
         tag, pos = _read_varint(framed, pos)
         size, pos = _read_varint(framed, pos)
         pos += size
         if tag not in (126, 127):
-            kept.append(framed[begin:pos])
+            kept_fields.append(framed[begin:pos])
         else:
-            assert not any(framed[pos - size : pos]), "padding is zeros"
+            assert not any(framed[pos - size : pos]), "the padding has bytes other than zero"
     assert pos == len(framed)
-    body = framed[4:at] + _varint(len(kept)) + b"".join(kept)
+    body = framed[4:at] + _varint(len(kept_fields)) + b"".join(kept_fields)
     return struct.pack(">i", len(body)) + body
 
 
@@ -143,7 +144,7 @@ def _behind_endpoints(framed: bytes, pos: int) -> int:
         host, pos = _read_varint(framed, pos + 4)
         rack, pos = _read_varint(framed, pos + max(host - 1, 0) + 4)
         pos += max(rack - 1, 0)
-        assert framed[pos] == 0, "kio sends no tagged field here"
+        assert framed[pos] == 0, "kio sent a tagged field here"
         pos += 1
     return pos
 
@@ -161,13 +162,13 @@ def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def decode(key: int, version: int, framed: bytes) -> Entity:
-    """Read a whole response; fails if anything is left over."""
+    """Read a whole response. Fails if bytes are left over."""
     cls = response_class(key, version)
     (size,) = struct.unpack_from(">i", framed)
     assert size + 4 == len(framed)
     begin = 8 + (1 if cls.__flexible__ else 0)
     entity, read = entity_reader(cls)(memoryview(framed), begin)
-    assert begin + read == len(framed), "something is left over"
+    assert begin + read == len(framed), "bytes are left over"
     return entity
 
 
@@ -179,7 +180,7 @@ def no_address(_host: str, _port: int) -> tuple[str, int]:
 def convert(
     entity: Entity, address: Convert, blank: Callable[[str], bool], listener: ConvertListener = no_address
 ) -> Entity:
-    """A copy of a response with other addresses, in which configurations that carry an address are empty.
+    """Copy a response with other addresses, and with empty values of configurations that carry an address.
 
     Args: listener: converts the address of a controller's listener.
     """
@@ -217,7 +218,7 @@ def _convert(
 
 
 def addresses(entity: Entity) -> Iterator[tuple[int, str, int]]:
-    """Every broker id, host and port in a response."""
+    """Yield every broker id, host and port in a response."""
     found: list[tuple[int, str, int]] = []
 
     def note(broker_id: int, host: str, port: int) -> tuple[str, int]:

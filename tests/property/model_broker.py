@@ -1,4 +1,4 @@
-"""A broker that pairs requests and responses as Kafka does: the oracle of what a session believes of them.
+"""A broker that pairs requests and responses as Kafka does: the oracle for a session's pairing.
 
 Written from Kafka's sources (``SocketServer``, ``RequestContext``, ``SaslServerAuthenticator``,
 ``KafkaApis``, ``ByteBufferAccessor``), and without the code that it judges. It decides which frames are
@@ -28,42 +28,44 @@ PRODUCE, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 0, 17, 18, 36
 UNKNOWN_API: Final = 999
 """An API of a later Kafka."""
 LATER_VERSIONS: Final = 2
-"""How many more of each API a later Kafka has."""
+"""The number of additional versions of each API in a later Kafka."""
 NO_ERROR, UNSUPPORTED_MECHANISM, ILLEGAL_SASL_STATE, UNSUPPORTED_VERSION = 0, 33, 34, 35
 INVALID_REQUEST, SASL_AUTHENTICATION_FAILED = 42, 58
 FIRST_FLEXIBLE_API_VERSIONS: Final = 3
 FLEXIBLE_HEADER: Final = 2
 
 REAL_ADDRESS: Final = b"real-broker-7.internal"
-"""What responses hold, in places that only a later Kafka knows."""
-GOOD_TOKEN: Final = b"good"
-"""What SASL tokens hold of a client that knows its password."""
-ROUNDS: Final[Mapping[str, int]] = MappingProxyType({"PLAIN": 1, "OAUTHBEARER": 1, "SCRAM-SHA-256": 2})
-"""Mechanism → how many tokens a client sends."""
-LISTED: Final = ((0, 0, 15), (3, 0, 15), (12, 0, 4), (17, 0, 1), (60, 0, 2), (500, 0, 3))
-"""What ApiVersions lists beside itself: key, lowest and highest version."""
-SEEDS: Final = 6
-"""How many samples there are of each response that carries addresses."""
+"""Bytes of responses in places that only a later Kafka knows."""
+VALID_TOKEN_PART: Final = b"good"
+"""A part of the SASL tokens of a client that knows its password."""
+TOKENS_OF_MECHANISM: Final[Mapping[str, int]] = MappingProxyType(
+    {"PLAIN": 1, "OAUTHBEARER": 1, "SCRAM-SHA-256": 2}
+)
+"""Maps each mechanism to the number of tokens that a client sends."""
+LISTED_RANGES: Final = ((0, 0, 15), (3, 0, 15), (12, 0, 4), (17, 0, 1), (60, 0, 2), (500, 0, 3))
+"""The APIs that ApiVersions lists in addition to itself: key, lowest and highest version."""
+SAMPLES_PER_RESPONSE: Final = 6
+"""The number of samples of each response that carries addresses."""
 
 
 class Refused(Exception):
-    """Kafka closes the connection, and answers nothing."""
+    """Kafka closes the connection without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Which listener and which Kafka a client has met.
+    """The listener and the Kafka version that a client has met.
 
     Args:
-        sasl: whether clients have to authenticate.
-        mechanisms: by which of ``ROUNDS``; gssapi: whether by Kerberos, too.
+        sasl: whether clients must authenticate.
+        mechanisms: the mechanisms, of ``TOKENS_OF_MECHANISM``; gssapi: whether Kerberos is allowed, too.
         reauthenticates: whether a session expires (KIP-368).
         newest_api_versions: the newest version of ApiVersions that this Kafka knows.
-        is_later: whether this Kafka knows an API, and versions of each API, that nobody knows today.
+        is_later: whether this Kafka knows an API, and versions of each API, of a future release.
     """
 
     sasl: bool = False
-    mechanisms: frozenset[str] = frozenset(ROUNDS)
+    mechanisms: frozenset[str] = frozenset(TOKENS_OF_MECHANISM)
     gssapi: bool = False
     reauthenticates: bool = False
     newest_api_versions: int = 4
@@ -76,19 +78,19 @@ class Header:
     version: int
     correlation_id: int
     body: bytes
-    """What follows the header."""
+    """The bytes after the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """What a client must get as it is."""
+    """Bytes that a client must get unchanged."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Carrying:
-    """What carries addresses: a sample of the responses of one API and version."""
+    """A response that carries addresses: a sample of one API and version."""
 
     key: int
     version: int
@@ -101,7 +103,7 @@ class Carrying:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What ApiVersions answers: in which version's form, and with which ranges of versions."""
+    """A response of ApiVersions: the version of its form, and the listed ranges."""
 
     form: int
     error: int
@@ -110,7 +112,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response; ``frame`` is all of it, with its size. ``key`` is None where it has no header."""
+    """One response. ``frame`` is the whole frame with its size. ``key`` is None without a header."""
 
     key: int | None
     version: int
@@ -119,11 +121,11 @@ class Answer:
     content: Opaque | Carrying | Versions
     frame: bytes
     error: int | None = None
-    """Of ApiVersions and SASL, whose responses begin with one."""
+    """The error code at the start of responses of ApiVersions and SASL."""
 
 
 class State(Enum):
-    """Of SaslServerAuthenticator. Without SASL a connection begins as AUTHENTICATED."""
+    """The states of SaslServerAuthenticator. Without SASL a connection begins as AUTHENTICATED."""
 
     INITIAL = auto()
     VERSIONS_OR_HANDSHAKE = auto()
@@ -135,7 +137,7 @@ class State(Enum):
 
 @cache
 def versions_of(key: int) -> range:
-    """The versions of an API in the newest Kafka that is known; empty where it has none."""
+    """The versions of an API in the newest known Kafka; empty for an unknown API."""
     name = api_key_map.get(key)
     known = schema_name_map[name] if name is not None else {}
     return range(min(known), max(known) + 1) if known else range(0)
@@ -143,7 +145,10 @@ def versions_of(key: int) -> range:
 
 @cache
 def header_version(key: int, version: int) -> int:
-    """2 where a request's header has tagged fields, else 1. A later version has what the last one has."""
+    """2 if a request's header has tagged fields, else 1.
+
+    A future version has the header of the newest one.
+    """
     known = versions_of(key)
     if key == API_VERSIONS:
         return FLEXIBLE_HEADER if version >= FIRST_FLEXIBLE_API_VERSIONS else 1
@@ -155,7 +160,7 @@ def header_version(key: int, version: int) -> int:
 
 
 class Reader:
-    """Reads as ``ByteBufferAccessor`` does. Raises: Refused: the bytes end too early, or cannot be."""
+    """Reads as ``ByteBufferAccessor`` does. Raises: Refused: the bytes end too early, or are invalid."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -179,7 +184,10 @@ class Reader:
         return int.from_bytes(self.take(4), "big", signed=True)
 
     def varint(self) -> int:
-        """Five bytes at most; what is above an int32 is lost, and the highest bit left is the sign."""
+        """Read five bytes at most.
+
+        Bits above an int32 are lost, and the highest remaining bit is the sign.
+        """
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self.take(1)
@@ -189,7 +197,7 @@ class Reader:
         raise Refused
 
     def string(self) -> bytes | None:
-        """A nullable one: every negative length is null."""
+        """Read a nullable string: every negative length is null."""
         size = self.int16()
         return None if size < 0 else self.take(size)
 
@@ -200,7 +208,7 @@ class Reader:
         return None if size < 0 else self.take(size)
 
     def tags(self) -> None:
-        """A negative number of fields is none."""
+        """Read tagged fields. A negative count means none."""
         for _ in range(self.varint()):
             self.varint()
             self.take(self.varint())
@@ -217,7 +225,7 @@ def read_header(frame: bytes) -> Header:
 
 
 def read_acks(header: Header) -> int:
-    """How many acknowledgements a Produce request asks for."""
+    """The number of acknowledgements that a Produce request requires."""
     reader = Reader(header.body)
     if header_version(header.key, header.version) == FLEXIBLE_HEADER:
         reader.compact_string()
@@ -228,7 +236,7 @@ def read_acks(header: Header) -> int:
 
 @cache
 def sample(key: int, version: int, seed: int) -> Entity:
-    """A response whose addresses are all real ones."""
+    """Make a response with real addresses only."""
 
     def address(broker_id: int, _host: str, _port: int) -> tuple[str, int]:
         return f"real-broker-{abs(broker_id)}.internal", 19092
@@ -241,7 +249,7 @@ def sample(key: int, version: int, seed: int) -> Entity:
 
 @cache
 def sample_frame(key: int, version: int, seed: int) -> bytes:
-    """Behind the correlation id."""
+    """The bytes after the correlation id."""
     return kio_samples.frame(sample(key, version, seed), 0)[8:]
 
 
@@ -250,12 +258,13 @@ def frame_response(correlation_id: int, body: bytes) -> bytes:
 
 
 def has_form_0(frame: bytes) -> bool:
-    """Whether an ApiVersions response has an int32 count, which begins with a zero, and not a compact one."""
+    """Whether the count of an ApiVersions response is an int32, which begins with a zero, instead of
+    compact."""
     return not frame[10]
 
 
 def encode_versions(content: Versions) -> bytes:
-    """The body of an ApiVersions response; one of a form that no Kafka has yet holds a real address."""
+    """The body of an ApiVersions response. A future form contains a real address."""
     ranges = [struct.pack(">hhh", *each) for each in content.ranges]
     error = struct.pack(">h", content.error)
     if content.form < FIRST_FLEXIBLE_API_VERSIONS:
@@ -275,7 +284,7 @@ class ModelBroker:
     _mechanism: str = ""
     _rounds_left: int = 0
     _has_headers: bool = False
-    """Whether tokens come in SaslAuthenticate requests: after SaslHandshake v1."""
+    """Whether tokens arrive in SaslAuthenticate requests: after SaslHandshake v1."""
     _number: int = 0
 
     def __post_init__(self) -> None:
@@ -286,7 +295,10 @@ class ModelBroker:
         return self._state is State.AUTHENTICATED
 
     def handle(self, frame: bytes) -> Answer | None:
-        """Take the next request, without its size; the former one was answered. None: there is no answer."""
+        """Handle the next request, without its size, after answering the former one.
+
+        None: there is no answer.
+        """
         assert not self.closed
         self._number += 1
         try:
@@ -296,7 +308,7 @@ class ModelBroker:
             return None
 
     def knows(self, key: int, version: int) -> bool:
-        """Whether a request is let in."""
+        """Whether a request is accepted."""
         if key == API_VERSIONS:
             return True
         if key == UNKNOWN_API:
@@ -324,7 +336,7 @@ class ModelBroker:
         return header
 
     def _greet(self, frame: bytes) -> Answer:
-        """Before the handshake.
+        """Handle a request before the handshake.
 
         With GSSAPI Kafka takes a first frame that is no request for a token of a client of version 0.9. A
         token begins with 0x60, and whatever does not ends the connection, as it does here.
@@ -353,7 +365,7 @@ class ModelBroker:
         if self._state is State.AUTHENTICATED and name != self._mechanism:
             self._state = State.OTHER_MECHANISM
         else:
-            self._mechanism, self._rounds_left = name, ROUNDS.get(name, 3)
+            self._mechanism, self._rounds_left = name, TOKENS_OF_MECHANISM.get(name, 3)
             self._state = State.TOKENS
         return self._opaque(header, frame, NO_ERROR)
 
@@ -367,18 +379,19 @@ class ModelBroker:
                 form = header.version if self._knows_form(header.version) else 0
                 return self._versions(header, frame, Versions(form, ILLEGAL_SASL_STATE, ()))
             return self._answer(header, frame, ILLEGAL_SASL_STATE)
-        if GOOD_TOKEN not in header.body:
+        if VALID_TOKEN_PART not in header.body:
             self.closed = True
             return self._opaque(header, frame, SASL_AUTHENTICATION_FAILED)
         self._count_round()
         return self._opaque(header, frame, NO_ERROR)
 
     def _take_token(self, token: bytes) -> Answer:
-        """After SaslHandshake v0: the answer has no header, and holds bytes of the client's choice."""
-        if GOOD_TOKEN not in token:
+        """Handle a token after SaslHandshake v0: the answer has no header, and the client chooses its
+        bytes."""
+        if VALID_TOKEN_PART not in token:
             raise Refused
         self._count_round()
-        chosen = token.partition(GOOD_TOKEN)[2]
+        chosen = token.partition(VALID_TOKEN_PART)[2]
         content = Opaque(struct.pack(">i", len(chosen)) + chosen)
         return Answer(None, 0, 4 + len(token), 0, content, content.data)
 
@@ -388,7 +401,7 @@ class ModelBroker:
             self._state = State.AUTHENTICATED
 
     def _serve(self, header: Header, frame: bytes) -> Answer | None:
-        """What ``KafkaApis`` does."""
+        """Handle a request as ``KafkaApis`` does."""
         if header.key == API_VERSIONS:
             return self._versions(header, frame, self._list_versions(header))
         if header.key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
@@ -401,7 +414,7 @@ class ModelBroker:
         return 0 <= version <= self.setup.newest_api_versions
 
     def _list_versions(self, header: Header) -> Versions:
-        """Every version is answered; one that is not known, in the form of version 0."""
+        """Answer every version; an unknown version in the form of version 0."""
         itself = (API_VERSIONS, 0, self.setup.newest_api_versions)
         if not self._knows_form(header.version):
             return Versions(0, UNSUPPORTED_VERSION, (itself,))
@@ -409,14 +422,15 @@ class ModelBroker:
             reader = Reader(header.body)
             if not (reader.compact_string() and reader.compact_string()):
                 return Versions(header.version, INVALID_REQUEST, ())
-        return Versions(header.version, NO_ERROR, (*LISTED, itself))
+        return Versions(header.version, NO_ERROR, (*LISTED_RANGES, itself))
 
     def _answer(self, header: Header, frame: bytes, error: int) -> Answer:
-        """With addresses where this API's responses have them, in an error, too, where Kafka has none."""
+        """Answer with addresses where this API's responses have them, even in an error without addresses in
+        Kafka."""
         key, version = header.key, header.version
         if (key, version) not in kio_samples.CASES:
             return self._opaque(header, frame, error)
-        seed = self._number % SEEDS
+        seed = self._number % SAMPLES_PER_RESPONSE
         content = Carrying(key, version, seed)
         response = frame_response(header.correlation_id, sample_frame(key, version, seed))
         return Answer(key, version, 4 + len(frame), header.correlation_id, content, response)
@@ -429,7 +443,7 @@ class ModelBroker:
         )
 
     def _opaque(self, header: Header, frame: bytes, error: int) -> Answer:
-        """What the client has sent comes back: members of groups, metadata of offsets, names."""
+        """Return what the client has sent: members of groups, metadata of offsets, names."""
         is_known = header.version in versions_of(header.key)
         body = struct.pack(">h", error) + (header.body if is_known else REAL_ADDRESS)
         response = frame_response(header.correlation_id, body)

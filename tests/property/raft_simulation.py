@@ -1,15 +1,15 @@
 """The real library with our journal, snapshots and guards, under a simulated clock, network and disk.
 
-A schedule is a seed. It says which fleet it is (three voters and an observer, or five voters), what the state
-is (a list of everything that was applied, or the fleet's real state machine under ownership commands), and
-which faults come when: links that break, stall in one direction and deliver late, partitions, pauses, crashes
-of a process, power cuts that take back what was not flushed and tear what was being written, disks that
-refuse a write, voters that are reset, and voters whose folder is emptied or restored from an earlier copy of
-itself without a word to anybody, and voters whose journal an earlier release has written in between. At the
-end everything heals.
+A schedule is a seed. The seed chooses the fleet (three voters and an observer, or five voters), the state (a
+list of all applied commands, or the fleet's real state machine under ownership commands), and the faults and
+their times: links that break, stall in one direction or deliver late, partitions, pauses, crashes of a
+process, power cuts that discard unflushed data and tear a running write, and disks that refuse a write.
+Voters
+are reset, emptied, restored from an earlier copy of their folder without notice, or continue with a journal
+that an earlier release has written in between. At the end everything heals.
 
-Checked throughout: one leader a term; the same command at an index wherever it is applied; generations that
-only grow. And at the end: equal states, which are what a naive twin makes of all commands in order.
+Checked throughout: one leader per term, the same command at an index wherever it is applied, and generations
+that only grow. Checked at the end: equal states, which a naive twin makes of all commands in order.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ DISK_FAULT = os.strerror(errno.ENOSPC)
 
 
 class PowerCut(Exception):
-    """The machine is gone in the middle of a flush."""
+    """The machine lost its power in the middle of a flush."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a schedule came to: nothing but its numbers where all is well."""
+    """The result of a schedule: only its counts if no promise was broken."""
 
     seed: int
     violations: tuple[str, ...]
     counts: Counter[str]
 
 
-class Lists:
+class CommandLists:
     """Commands are numbers, and the state is the list of all that were applied: it shows what snapshots do to
     it.
     """
@@ -84,7 +84,7 @@ class Lists:
         return FleetState(recent_commands=(*state.recent_commands, command.decode()))
 
 
-class Ownerships:
+class OwnershipCommands:
     """Commands are the fleet's own, for its own state machine; many come too late, and must be refused
     alike.
     """
@@ -110,9 +110,9 @@ class Ownerships:
 
 @dataclass(frozen=True)
 class Loss:
-    """A voter that is to be emptied or restored as soon as all others know how far its journal is.
+    """A voter to empty or restore as soon as all others know the end of its journal.
 
-    Args: leader: who is to crash with it, so that those are left which lack the newest entries.
+    Args: leader: the member to crash with the voter, so that the remaining members lack the newest entries.
     """
 
     victim: ProxyId
@@ -122,7 +122,7 @@ class Loss:
 
 
 class SimulatedMember:
-    """One member: what is in memory is gone with a crash, what is in its folder stays."""
+    """One member: a crash loses its memory, and its folder stays."""
 
     def __init__(self, simulation: Simulation, me: ProxyId, folder: Path) -> None:
         self.simulation = simulation
@@ -132,7 +132,7 @@ class SimulatedMember:
         self.replica: Replica | None = None
         self.folder = folder
         self.forgot = False
-        """Whether it was emptied or restored, and has not been caught up since."""
+        """Whether the voter was emptied or restored, and has not caught up since."""
 
     def open(self) -> None:
         voters, observers = self.simulation.voters, self.simulation.observers
@@ -162,7 +162,7 @@ class SimulatedMember:
 
     @property
     def copy(self) -> Path:
-        """Where an earlier state of its folder is."""
+        """The copy of an earlier state of its folder."""
         return self.folder.with_name(f"{self.me}-copy")
 
     def _send(self, peer: ProxyId, payload: bytes) -> None:
@@ -195,7 +195,7 @@ class Network:
     stalled_until: dict[tuple[ProxyId, ProxyId], float] = field(default_factory=dict)
     broken_until: dict[frozenset[ProxyId], float] = field(default_factory=dict)
     latency_s: dict[ProxyId, float] = field(default_factory=dict)
-    """What a member's links add, in each direction."""
+    """The additional latency of a member's links, in each direction."""
 
     def send(self, source: ProxyId, target: ProxyId, payload: bytes) -> None:
         if frozenset((source, target)) not in self.up:
@@ -251,7 +251,7 @@ class Network:
 
 
 class Disk:
-    """Files of which a power cut leaves what was flushed, and some bytes of what was not."""
+    """Files of which a power cut keeps the flushed bytes, and some of the unflushed bytes."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -287,7 +287,7 @@ class Disk:
         self._flushed[status.st_ino] = (status.st_size, os.pread(descriptor, journal_module.FIRST_FRAME, 0))
 
     def cut_power(self, folder: Path) -> None:
-        """Take back what a crash of the machine may take back of a journal."""
+        """Discard what a crash of the machine may discard of a journal."""
         path, counts = folder / "journal", self._simulation.counts
         if not path.exists():
             return
@@ -317,7 +317,9 @@ class Simulation:
         self.observers: tuple[ProxyId, ...] = () if five else ("p4",)
         self.ids = self.voters + self.observers
         self.pairs = [(one, two) for one in self.ids for two in self.ids if one < two]
-        self.machine: Lists | Ownerships = Ownerships(self.ids) if seed % 2 else Lists()
+        self.machine: CommandLists | OwnershipCommands = (
+            OwnershipCommands(self.ids) if seed % 2 else CommandLists()
+        )
         self.network = Network(self, loose=seed % 3 == 0)
         self.disk = Disk(self)
         self.at_index: dict[int, bytes] = {}
@@ -346,7 +348,7 @@ class Simulation:
         self.heal_and_compare()
 
     def run_quietly(self, steps: int) -> None:
-        """Go on without a fault but those that the caller makes."""
+        """Continue without faults, except those that the caller makes."""
         for _ in range(steps):
             self._step_and_propose()
 
@@ -444,7 +446,8 @@ class Simulation:
         self.down_until[me] = self.now + for_s
 
     def _reset(self, me: ProxyId) -> None:
-        """What `fleet journal reset` does, as often as the fleet can lose voters, and no oftener."""
+        """Reset journals as `fleet journal reset` does, as often as the fleet can lose voters, and no
+        oftener."""
         if not self._may_forget_more():
             return
         self.counts["resets"] += 1
@@ -458,7 +461,7 @@ class Simulation:
         return sum(self.members[each].forgetful for each in self.voters) < (len(self.voters) - 1) // 2
 
     def _copy(self, me: ProxyId) -> None:
-        """Keep what is in a member's folder now, as a backup does."""
+        """Copy the present content of a member's folder, as a backup does."""
         member = self.members[me]
         if not member.folder.exists() or member.forgetful:
             return
@@ -481,7 +484,7 @@ class Simulation:
         (self.members[me].folder / memory_module.FILE).unlink(missing_ok=True)
 
     def _await_loss(self) -> None:
-        """Choose who is to forget: any voter, or one of a majority that alone has the newest entries."""
+        """Choose the voter to lose: any voter, or one of a majority that alone has the newest entries."""
         how = self.random.choice(("restored", "emptied"))
         leader = next((me for me in self.voters if self.members[me].leads), None)
         if leader is None or self.random.random() < 0.3:
@@ -521,12 +524,12 @@ class Simulation:
             self.crash(loss.leader, self.random.choice((0.3, 1.0)))
 
     def _on_disk(self, member: SimulatedMember) -> Standing | None:
-        """How far the journal of a running member is; None where some of it is not on disk yet."""
+        """The end of the journal of a running member; None while a part of it is not on disk yet."""
         journal = None if member.replica is None else member.replica.journal
         return None if journal is None or journal.pending else journal.standing
 
     def _knows(self, other: ProxyId, me: ProxyId, standing: Standing) -> bool:
-        """Whether another voter has on disk what this one has promised."""
+        """Whether another voter has on disk what this voter has promised."""
         replica = self.members[other].replica
         if replica is None:
             memory = VoterMemory(self.members[other].folder / memory_module.FILE, [me])
@@ -579,7 +582,7 @@ class Simulation:
 
 
 def _read_standing(me: ProxyId, folder: Path) -> Standing | None:
-    """How far the journal in a folder is; None where there is none to use."""
+    """The end of the journal in a folder; None without a usable journal."""
     try:
         store = snapshot_module.SnapshotStore(
             folder / "snapshot", FleetState, lambda _state: None, lambda _last: False
@@ -590,16 +593,16 @@ def _read_standing(me: ProxyId, folder: Path) -> Standing | None:
 
 
 def _promises(standing: Standing) -> tuple[object, ...]:
-    """All that a voter is held to, but not which life it was in."""
+    """All promises of a voter, without its incarnation."""
     ends = standing.term, standing.voted_for, standing.last_term, standing.last_index
     return standing.identity, *ends
 
 
 @contextmanager
 def simulated(simulation: Simulation) -> Iterator[pytest.MonkeyPatch]:
-    """Have the library and our files run on the simulation's clock, chance and disk."""
+    """Let the library and our files use the simulation's clock, randomness and disk."""
     with pytest.MonkeyPatch.context() as patch:
-        # The library keeps nodes in sets: their order must not depend on how this process hashes strings.
+        # The library keeps nodes in sets: their order must not depend on the hash seed of this process.
         patch.setattr(Node, "__hash__", lambda node: zlib.crc32(node.id.encode()))
         patch.setattr(os, "fsync", lambda _descriptor: None)
         patch.setattr(os, "fdatasync", simulation.disk.flush)

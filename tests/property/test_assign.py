@@ -62,7 +62,7 @@ def clusters(draw: st.DrawFn, most: int = 14, least: int = 1) -> dict[BrokerId, 
 def histories(
     draw: st.DrawFn, members: Mapping[ProxyId, Member], brokers: Mapping[BrokerId, Broker], owners: int = 3
 ) -> dict[BrokerId, Ownership]:
-    """Any previous ownership: unbalanced, with owners that are gone, with stale successors, in any order."""
+    """Any previous ownership: unbalanced, with missing owners, with stale successors, in any order."""
     names = st.sampled_from([*members, "gone"])
     previous: dict[BrokerId, Ownership] = {}
     for broker_id in draw(st.permutations(sorted(brokers))):
@@ -82,7 +82,8 @@ def situations(draw: st.DrawFn) -> Situation:
 
 @st.composite
 def restricted(draw: st.DrawFn) -> Restricted:
-    """The same with all that restricts: drained and dead members, own ports, pins, brokers out of reach."""
+    """A previous ownership with all restrictions: drained and dead members, own ports, pins, unreachable
+    brokers."""
     members, brokers = draw(fleets(5)), draw(clusters(8))
     for proxy_id in members:
         members[proxy_id] = replace(
@@ -95,7 +96,7 @@ def restricted(draw: st.DrawFn) -> Restricted:
     pins = draw(st.dictionaries(ids, names, max_size=3))
     unreachable = draw(st.frozensets(st.tuples(names, ids), max_size=6))
     if draw(st.booleans()):
-        # Only one member reaches this one, or none.
+        # Only one member, or none, reaches this broker.
         broker_id, reaching = draw(ids), draw(names)
         unreachable |= {(p, broker_id) for p in members if p != reaching}
     return members, brokers, draw(histories(members, brokers)), pins, unreachable
@@ -121,7 +122,7 @@ def may_own(
 def removals(
     before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, tuple[ProxyId, ...]], live: set[ProxyId]
 ) -> int:
-    """How many live owners lost an identity."""
+    """The number of live owners that lost an identity."""
     return sum(len((set(before[b].owners) & live) - set(after[b])) for b in before if b in after)
 
 
@@ -135,7 +136,7 @@ def rack_matches(
     )
 
 
-# -- every identity owned, by those who may ------------------------------------------------------------------
+# -- every identity has an allowed owner ---------------------------------------------------------------------
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]))
@@ -200,7 +201,7 @@ def test_balance_within_restrictions_is_the_best_there_is(case: Restricted) -> N
     owning = {p for allowed in choices.values() for p in allowed}
     assume(len(owning) <= len(brokers))
     after = assign(members, brokers, {}, pins, unreachable)
-    # Otherwise somebody is an owner besides others, because no identity could be his alone.
+    # Otherwise a member owns identities only together with others, because none can be its own alone.
     assume(all(len(ownership.owners) == 1 for ownership in after.values()))
     best = min(
         sorted((chosen.count(p) for p in owning), reverse=True) for chosen in product(*choices.values())
@@ -216,7 +217,7 @@ def naive_fewest_moves(
     brokers: Mapping[BrokerId, Broker],
     previous: Mapping[BrokerId, Ownership],
 ) -> int:
-    """Brute force over every balanced ownership with one owner each: the fewest that change hands."""
+    """Brute force over every balanced ownership with one owner each: the minimum number of moves."""
     return min(
         removals(previous, {b: (p,) for b, p in zip(brokers, chosen, strict=True)}, set(members))
         for chosen in product(members, repeat=len(brokers))
@@ -240,17 +241,17 @@ def naive_fewest_removals_with_co_owners(
     brokers: Mapping[BrokerId, Broker],
     previous: Mapping[BrokerId, Ownership],
 ) -> int:
-    """Brute force over all owner sets, with as many owners as there were and one more for each idle proxy."""
+    """Brute force over all owner sets, with the former number of owners plus one for each idle proxy."""
     names = set(members)
-    kept = {b: names & set(previous[b].owners) if b in previous else set() for b in brokers}
-    slots = sum(max(1, len(owners)) for owners in kept.values())
-    slots += len(names) - len(set().union(*kept.values()))
+    kept_owners = {b: names & set(previous[b].owners) if b in previous else set() for b in brokers}
+    slots = sum(max(1, len(owners)) for owners in kept_owners.values())
+    slots += len(names) - len(set().union(*kept_owners.values()))
     sets = [set(s) for size in range(1, len(names) + 1) for s in combinations(sorted(names), size)]
     best = 10**9
     for chosen in product(sets, repeat=len(brokers)):
         counts = [sum(p in owners for owners in chosen) for p in names]
         if sum(counts) <= slots and min(counts) >= 1 and max(counts) - min(counts) <= 1:
-            lost = sum(len(kept[b] - owners) for b, owners in zip(brokers, chosen, strict=True))
+            lost = sum(len(kept_owners[b] - owners) for b, owners in zip(brokers, chosen, strict=True))
             best = min(best, lost)
     return best
 
@@ -361,7 +362,7 @@ def test_the_commit_after_any_single_death_equals_the_overlay(
     before = rule(members, brokers, previous, pins, unreachable)
     for dead in members:
         left = {p: m for p, m in members.items() if p != dead}
-        # The record of a member that is committed down stays in the state; only its status changes.
+        # The record of a member that is committed as down stays in the state; only its status changes.
         down = {**left, dead: replace(members[dead], status=MemberStatus.DOWN)} if keep_record else left
         after = take_over(down, brokers, before, pins, unreachable)
 

@@ -1,4 +1,4 @@
-"""The overlay for any state and any suspicions: the same everywhere, and no dead end that can be avoided."""
+"""The overlay for any state and any suspicions: the same on every member, and without avoidable dead ends."""
 
 from __future__ import annotations
 

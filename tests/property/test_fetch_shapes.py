@@ -1,4 +1,4 @@
-"""The usual Fetch responses, recognized at once, are those that the long way leaves as they are."""
+"""The fast path recognizes exactly those usual Fetch responses that the full walk leaves unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def response(partition: bytes, aborted: bytes, records: bytes, tail: bytes = b"\
 
 
 def bent(records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None) -> bytes:
-    """A response whose records are said to have another size, if any, and of which some bytes are others."""
+    """A response whose records may claim another size, with some bytes changed."""
     length = encode_varint(len(records) + 1 if size is None else size)
     frame = bytearray(response(b"\0" * 30, aborted, length + records, tail))
     for position, value in changes.items():
@@ -39,7 +39,7 @@ def bent(records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], s
 
 
 def stays(frame: bytes) -> bool:
-    """Whether the long way ends with the frame, and finds nothing to rewrite."""
+    """Whether the full walk ends with the frame, and finds nothing to rewrite."""
     (layout,) = [layout for key, _, _, layout in PATCHED if key == FETCH]
     assert isinstance(layout, Streamed)
     try:
@@ -100,13 +100,14 @@ def test_recognized_response_stays_unchanged(
 
 
 HEAD_BYTES = 73
-"""Up to the first byte of the length of the records."""
+"""The number of bytes before the length of the records."""
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 16_382, 16_383, 2_097_152])
 def test_partition_is_recognized_with_its_record_length(length: int) -> None:
-    # Found: brokers write the records by themselves, so of ten a second every tenth response came in two
-    # reads, and was walked through.
+    # Found: brokers write the records separately, so at ten responses per second every tenth response came in
+    # two
+    # reads, and took the full walk.
     frame = response(b"\xab" * 30, b"\x01", encode_varint(length + 1) + b"\xff" * length)
     varint_bytes = len(encode_varint(length + 1))
     known_bytes = HEAD_BYTES - 1 + varint_bytes

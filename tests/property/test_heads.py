@@ -1,4 +1,4 @@
-"""What one client was told of the brokers, the next one is told without a look at each: and rightly so."""
+"""A client's answer about the brokers is reused for the next client without a second look at each broker."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_answers_with_equal_heads_are_rewritten_as_by_the_oracle(
     key: int, version: int, seeds: list[int], base: int, cuts: list[int]
 ) -> None:
     play = Play.new(ONE_OWNER_EACH)
-    sent, wanted = b"", b""
+    sent, expected = b"", b""
     for correlation_id, seed in enumerate(seeds):
         entity = kio_samples.make(key, version, base + seed)
         play.ask((key, version, correlation_id))
         sent += kio_samples.frame(entity, correlation_id)
-        wanted += kio_samples.for_client(key, entity, correlation_id, advertised, blanks)
+        expected += kio_samples.for_client(key, entity, correlation_id, advertised, blanks)
     for piece in pieces(sent, cuts):
         play.broker(piece)
-    assert bytes(play.to_client) == wanted
+    assert bytes(play.to_client) == expected
     assert play.session.in_flight == 0
 
 
@@ -86,10 +86,10 @@ def _metadata(brokers: list[tuple[int, bytes]]) -> bytes:
 
 @pytest.mark.parametrize("left_out", [(-1, b"real-1"), (2, b""), (99, b"real-99")])
 def test_broker_behind_one_that_was_left_out_is_rewritten(left_out: tuple[int, bytes]) -> None:
-    """Found: a client was told a real address, where the answer before began alike."""
-    source, said = AddressSource(ONE_OWNER_EACH, "external", "p1", counters=WireCounters()), bytearray()
+    """Regression: a client received a real address, because the answer before began with the same bytes."""
+    source, output = AddressSource(ONE_OWNER_EACH, "external", "p1", counters=WireCounters()), bytearray()
     for second in (left_out, (2, b"real-2")):
         session = Session(source, Limits(), WireCounters(), "192.0.2.7")
         session.receive_from_client(request(METADATA, 8, 1, bytes(7)))
-        session.receive_from_broker(_metadata([(1, b"real-1"), second]), said.extend)
-    assert b"real-2" not in said
+        session.receive_from_broker(_metadata([(1, b"real-1"), second]), output.extend)
+    assert b"real-2" not in output

@@ -1,4 +1,4 @@
-"""Fleets that live and die at random under a leader: always owned, soon balanced, and quiet afterwards."""
+"""Fleets of members that start and die at random under a leader: always owned, soon balanced, then quiet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.examples import examples
 STEP_S = 0.05
 QUIET_S = 12.0
 GENERATIONS_PER_EVENT = 3
-"""A take-over, what a return takes in, and the balance or the successors after it."""
+"""A takeover, the moves after a return, and the balance or the successors after them."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Life(Enum):
 
 
 class World:
-    """Members with perfect detectors, of whom the first live voter leads; commits take one step."""
+    """Members with perfect detectors. The first live voter leads, and a commit takes one step."""
 
     def __init__(self, count: int, identities: int) -> None:
         self.now_s = 10.0
@@ -56,7 +56,7 @@ class World:
         self.unreachable: dict[ProxyId, tuple[BrokerId, ...]] = {}
         self.lives = dict.fromkeys(self.names, Life.ALIVE)
         self.suspected_by: dict[ProxyId, frozenset[ProxyId]] = dict.fromkeys(self.names, frozenset())
-        """Whom each suspects beside the dead, for a reason of its own."""
+        """The members that each member suspects in addition to the dead ones, for its own reasons."""
         self.incarnations = dict.fromkeys(self.names, 1)
         self.state = FleetState()
         self.leader: Leader | None = None
@@ -83,14 +83,14 @@ class World:
             assert outcome.reason in ("", "stale_generation", "stale_incarnation", "no_change")
             grown = self.state.generation - before.generation
             assert grown == (self.state.ownership != before.ownership)
-            # Once owned, always owned.
+            # An identity that had an owner always has one.
             assert self.state.ownership.keys() >= before.ownership.keys()
             assert all(ownership.owners for ownership in self.state.ownership.values())
 
     def _lead(self) -> None:
         leader = next((p for p in self.voters if self.lives[p] is not Life.DEAD), None)
         if not self.quorum or leader != self.led_by:
-            # What the last one had proposed is lost.
+            # The proposals of the former leader are lost.
             self.log, self.led_by = [], leader if self.quorum else None
             self.leader = Leader(Timing(), self.voters, self.names)
         if self.leader is None or self.led_by is None:
@@ -128,7 +128,7 @@ class World:
             self.incarnations[name] += 1
 
     def restart(self, name: ProxyId) -> None:
-        """So fast that nobody notices, but for its next report."""
+        """Restart so fast that only the next report shows it."""
         self.lives[name] = Life.ALIVE
         self.incarnations[name] += 1
 
@@ -167,7 +167,7 @@ def test_identities_end_balanced_on_live_members_and_rest(
     for event, index, for_s in play:
         event(world, world.names[index % count])
         world.run(for_s)
-    # A member that is stopping exits in the end.
+    # A stopping member exits at last.
     for name, life in world.lives.items():
         if life is Life.STOPPING:
             world.kill(name)
@@ -183,7 +183,7 @@ def test_identities_end_balanced_on_live_members_and_rest(
             assert {p for o in world.state.ownership.values() for p in o.owners} <= set(able)
             assert max(loads) - min(loads) <= 1
     assert world.state.ownership.keys() == set(range(1, identities + 1))
-    # Nothing flaps: without events there is nothing to propose.
+    # No flapping: without events there is nothing to propose.
     commands = world.commands
     world.run(5.0)
     assert world.commands == commands
@@ -202,7 +202,7 @@ def test_death_and_return_cost_one_generation_each(count: int, identities: int, 
     named = any(name in o.owners + o.successors for o in before.values())
     assert world.state.generation == generation + owned
     world.run(QUIET_S)
-    # Where it owned nothing, others may still have named it as their successor.
+    # A member that owned nothing may still have been named as a successor.
     assert world.state.generation == generation + named
     world.start(name)
     world.run(QUIET_S)
@@ -227,7 +227,7 @@ def test_restarted_fleet_comes_back_with_the_same_owners(
     world.run(5.0)
     before = replace(world.state, members={})
     names = [world.names[n] for n in order if n < count]
-    # Signals do not reach all of them in the same moment.
+    # Signals do not reach all members at the same moment.
     world.stop(names[0])
     world.run(apart_s)
     for name in names:
@@ -271,7 +271,7 @@ def test_brokers_out_of_reach_and_pins_settle_as_well(
 def test_members_that_fail_locally_down_nobody_who_is_heard(
     count: int, suspicions: list[tuple[int, set[int]]]
 ) -> None:
-    """For any number of members that fail, and any leader."""
+    """For any number of failing members, and any leader."""
     world = World(count, count)
     world.run(5.0)
     before = world.state

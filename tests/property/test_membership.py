@@ -1,4 +1,4 @@
-"""The detector in a simulated world: peers that are killed, frozen, cut off and slow, in any order."""
+"""The detector in a simulated world: peers that are killed, frozen, unreachable and slow, in any order."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a peer does, and what is to be held of it once that has lasted for ``SETTLE_S``."""
+    """The behaviour of a peer, and the expected liveness after ``SETTLE_S`` of it."""
 
     linked: bool
     beats: bool
     ready: bool
     probe: ProbeOutcome | None
-    """None: it cannot be sent, for a reason of this member's own."""
+    """None: the probe cannot be sent, for a reason of this member itself."""
     expected: Liveness | None
-    """None: that of before, since nothing new is learnt."""
+    """None: the former liveness, because the probe shows nothing new."""
 
 
 class Mode(Enum):
@@ -54,7 +54,7 @@ class Mode(Enum):
 
 
 class World:
-    """One detector, some peers, and a clock that is stepped."""
+    """One detector, some peers, and a clock that advances by steps."""
 
     def __init__(self, peers: list[str]) -> None:
         self.now_s = 50.0
@@ -84,7 +84,7 @@ class World:
             self.now_s += STEP_S
             self._observe()
             for each in self.detector.tick(self.now_s):
-                # Every change is told, once, and starts from what was held.
+                # Every change is reported once, and starts from the former liveness.
                 assert held[each.peer] is each.before is not each.after
                 held[each.peer] = each.after
                 self.transitions.append(each)
@@ -114,7 +114,7 @@ class World:
             self.detector.probe_result(peer, outcome, self.now_s)
 
     def _hold(self, peer: str, mode: Mode) -> None:
-        """Ask on the connection that is held to the peer's worker, where it has one."""
+        """Probe over the persistent connection to the peer's worker, if it has one."""
         if mode.value.probe is ProbeOutcome.REFUSED or mode is Mode.KILLED_AND_NOT_ASKED:
             return
         self.detector.worker_asked(peer, self.now_s)
@@ -177,7 +177,7 @@ def test_live_peer_with_uneven_heartbeats_is_never_suspected(gaps: list[float], 
         world.modes["p1"] = Mode.FROZEN
         world._results.clear()
         world.run(gap_s)
-        # A probe of a slow peer is answered late, not never.
+        # A probe of a slow peer is answered late, but is answered.
         world.detector.probe_result("p1", ProbeOutcome.ANSWERED, world.now_s)
         world.detector.worker_answered("p1", world.now_s)
         world._results.clear()

@@ -1,8 +1,9 @@
-"""Every answer is treated as that to its request, whatever the client says and whichever Kafka answers.
+"""Every answer is paired with its request, whatever the client sends and whichever Kafka answers.
 
-A client chooses all bytes of its requests, correlation ids among them, and many of the bytes that come back.
-If it could make the session take one answer for another, real addresses would reach it, or addresses that it
-has made up would be taken for those of brokers.
+A client chooses all bytes of its requests, including correlation ids, and many bytes of the answers. If a
+client
+made the session pair an answer with another request, real addresses would reach the client, or the session
+would take addresses that the client invented for those of brokers.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.property import kio_samples, model_broker
-from tests.property.conversation import ALL, Conversation
+from tests.property.conversation import ALL_BYTES, Conversation
 from tests.property.kafka_requests import NO_TAGS, SOFTWARE, ask, authenticate, handshake, produce, token
 from tests.property.model_broker import (
     API_VERSIONS,
-    GOOD_TOKEN,
     PRODUCE,
-    ROUNDS,
+    TOKENS_OF_MECHANISM,
     UNKNOWN_API,
+    VALID_TOKEN_PART,
     Answer,
     ModelBroker,
     Setup,
@@ -35,14 +36,14 @@ from tests.property.model_broker import (
 
 thorough = settings(max_examples=examples(1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-SAME: Final = 0x41424344
-"""A correlation id that a client gives to all its requests."""
-EVIL: Final = b"evil.example"
-EVIL_BROKER: Final = struct.pack(">ihh", 1, 1, len(EVIL)) + EVIL + struct.pack(">i", 9220)
-"""A Metadata response, and the end of others, with a broker at an address of the client's."""
+SHARED_CORRELATION_ID: Final = 0x41424344
+"""The correlation id of all requests of a client."""
+EVIL_HOST: Final = b"evil.example"
+EVIL_BROKER: Final = struct.pack(">ihh", 1, 1, len(EVIL_HOST)) + EVIL_HOST + struct.pack(">i", 9220)
+"""A Metadata response, and the end of other responses, with a broker at the client's own address."""
 METADATA, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 3, 10, 11, 12, 14
 DESCRIBE_GROUPS, LIST_GROUPS, OFFSET_FETCH, DELETE_GROUPS = 15, 16, 9, 42
-ECHOING: Final = (
+ECHOING_APIS: Final = (
     OFFSET_FETCH,
     JOIN_GROUP,
     HEARTBEAT,
@@ -51,12 +52,12 @@ ECHOING: Final = (
     LIST_GROUPS,
     DELETE_GROUPS,
 )
-"""APIs without addresses, in whose responses clients find what clients have said."""
+"""APIs without addresses, whose responses repeat bytes of the client."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happens next: the name of a step of ``Conversation``, and with what."""
+    """A step: the name of a method of ``Conversation``, and its arguments."""
 
     name: str
     argument: bytes | int | None = None
@@ -66,10 +67,12 @@ class Step:
         getattr(conversation, self.name)(*arguments)
 
 
-# What clients may say
+# The bytes that clients may send
 
 int16s = st.integers(-(2**15), 2**15 - 1)
-correlation_ids = st.sampled_from((SAME, SAME, SAME, 0, -1, 2**31 - 1)) | st.integers(-(2**31), 2**31 - 1)
+correlation_ids = st.sampled_from(
+    (SHARED_CORRELATION_ID, SHARED_CORRELATION_ID, SHARED_CORRELATION_ID, 0, -1, 2**31 - 1)
+) | st.integers(-(2**31), 2**31 - 1)
 client_ids = st.sampled_from((b"tester", b"tester", None, b"", b"x" * 300))
 TAG_SECTIONS: Final = (
     NO_TAGS,
@@ -78,13 +81,15 @@ TAG_SECTIONS: Final = (
     b"\x80\0",  # a longer way to write 0
     b"\x82\x80\0\0\0\1\0",
     b"\x11" + b"\1\0" * 17,
-    b"\xff\xff\xff\xff\x0f",  # -1 fields to Kafka, which are none
+    b"\xff\xff\xff\xff\x0f",  # -1 fields, which Kafka takes for none
     b"\x81\x80\x80\x80\x10\0\0",  # 2**32 + 1 fields, which is 1
 )
 tag_sections = st.sampled_from((NO_TAGS, *TAG_SECTIONS))
 bodies = st.sampled_from((b"", EVIL_BROKER, EVIL_BROKER * 20, b"g" * 70)) | st.binary(max_size=40)
-tokens = st.sampled_from((GOOD_TOKEN, b"bad", GOOD_TOKEN + EVIL_BROKER, b"\0\x0c\0\1ABCD" + GOOD_TOKEN))
-mechanisms = st.sampled_from((*map(str.encode, ROUNDS), b"GSSAPI", b"NONE", b""))
+tokens = st.sampled_from(
+    (VALID_TOKEN_PART, b"bad", VALID_TOKEN_PART + EVIL_BROKER, b"\0\x0c\0\1ABCD" + VALID_TOKEN_PART)
+)
+mechanisms = st.sampled_from((*map(str.encode, TOKENS_OF_MECHANISM), b"GSSAPI", b"NONE", b""))
 api_versions_versions = (
     st.sampled_from((0, 2, 3, 4, 5, 6, 7, 255, 256, 257, 300, 2**15 - 1, -1, -256, -(2**15))) | int16s
 )
@@ -102,12 +107,12 @@ TRANSACTIONAL_IDS: Final = (
     b"\x83\x80\x80\x80\x10tx",  # 2**32 + 3, which is 3
     b"\xff\xfe",  # a negative length, which is null
 )
-"""Encoded in one way or the other."""
+"""Encoded in the classic or in the compact form."""
 transactional_ids = st.sampled_from((b"", *TRANSACTIONAL_IDS))
 acks = st.sampled_from((0, 0, 1, -1, 256, -256)) | int16s
 carrying = st.sampled_from(kio_samples.CASES).filter(lambda case: case[0] != PRODUCE)
 anything = st.tuples(st.sampled_from(range(96)) | int16s, st.integers(-1, 20) | int16s)
-echoing = st.sampled_from([(key, version) for key in ECHOING for version in versions_of(key)])
+echoing = st.sampled_from([(key, version) for key in ECHOING_APIS for version in versions_of(key)])
 later = st.sampled_from([(key, versions_of(key)[-1] + more) for key in (3, 10, 60, 12) for more in (1, 2)])
 
 
@@ -137,13 +142,13 @@ requests = st.one_of(
     st.builds(token, tokens),
     st.builds(lambda size, rest: struct.pack(">i", size) + rest, st.integers(-1, 40), st.binary(max_size=30)),
 )
-sizes = st.just(ALL) | st.integers(0, 60)
+sizes = st.just(ALL_BYTES) | st.integers(0, 60)
 steps = st.one_of(
     st.builds(Step, st.just("ask"), requests),
     st.builds(Step, st.just("ask"), requests),
     st.builds(Step, st.just("ask"), requests),
     st.builds(Step, st.just("deliver"), sizes),
-    st.builds(Step, st.just("handle"), st.just(ALL) | st.integers(1, 2)),
+    st.builds(Step, st.just("handle"), st.just(ALL_BYTES) | st.integers(1, 2)),
     st.builds(Step, st.just("respond"), sizes),
     st.sampled_from((Step("redirect"), Step("drain"), Step("finish"), Step("finish"))),
 )
@@ -158,13 +163,13 @@ setups = st.builds(
 
 
 def ask_in_turn(*frames: bytes) -> list[Step]:
-    """One request after the other, each answered before the next is sent."""
+    """Send one request after the other, each answered before the next."""
     return [step for frame in frames for step in (Step("ask", frame), Step("finish"))]
 
 
 GREETING: Final = ask(API_VERSIONS, 3, 0, SOFTWARE)
-FAKE: Final = ask(API_VERSIONS, 300, SAME)
-"""Looks like a token to whoever takes the version for a part of one."""
+FAKE: Final = ask(API_VERSIONS, 300, SHARED_CORRELATION_ID)
+"""Looks like a token if the version is taken for a part of it."""
 SCRAM: Final = "SCRAM-SHA-256"
 BEGINNINGS: Final[Sequence[tuple[Setup, list[Step]]]] = (
     *((Setup(sasl=False, is_later=is_later), []) for is_later in (False, True)),
@@ -178,7 +183,7 @@ BEGINNINGS: Final[Sequence[tuple[Setup, list[Step]]]] = (
     ),
     (Setup(sasl=True, reauthenticates=True), ask_in_turn(handshake(1, 1, b"PLAIN"), authenticate(1, 2))),
 )
-"""Where a client may stand when it begins to say what it likes."""
+"""The states in which a client may start to send arbitrary bytes."""
 
 
 def play(broker: ModelBroker, script: Sequence[Step]) -> Conversation:
@@ -190,7 +195,7 @@ def play(broker: ModelBroker, script: Sequence[Step]) -> Conversation:
 
 
 def received_beyond_echoes(conversation: Conversation) -> bytes:
-    """All that has reached the client, less what it has said itself."""
+    """All bytes that have reached the client, without its own ones."""
     return bytes(conversation.play.to_client).replace(EVIL_BROKER, b"")
 
 
@@ -199,58 +204,69 @@ SHIFT: Final = [
     for frame in (
         handshake(0, 1, b"GSSAPI"),
         FAKE,
-        ask(HEARTBEAT, 1, SAME),
-        ask(METADATA, 1, SAME),
-        ask(LIST_GROUPS, 0, SAME),
+        ask(HEARTBEAT, 1, SHARED_CORRELATION_ID),
+        ask(METADATA, 1, SHARED_CORRELATION_ID),
+        ask(LIST_GROUPS, 0, SHARED_CORRELATION_ID),
     )
 ]
-"""Had a session take the answer to ``FAKE`` for that to the request behind it: Metadata passed unread."""
+"""Once made a session pair the answer to ``FAKE`` with the next request: Metadata passed unread."""
 SHIFT_WITHOUT_HANDSHAKE: Final = SHIFT[1:]
-SHIFT_AFTER_HANDSHAKE: Final = [Step("ask", handshake(1, SAME, b"GSSAPI")), *SHIFT[1:]]
+SHIFT_AFTER_HANDSHAKE: Final = [Step("ask", handshake(1, SHARED_CORRELATION_ID, b"GSSAPI")), *SHIFT[1:]]
 POISON: Final = [
     *SHIFT[:2],
-    Step("ask", ask(DELETE_GROUPS, 0, SAME, EVIL_BROKER.ljust(256, b"x"))),
-    Step("ask", ask(FIND_COORDINATOR, 1, SAME)),
+    Step("ask", ask(DELETE_GROUPS, 0, SHARED_CORRELATION_ID, EVIL_BROKER.ljust(256, b"x"))),
+    Step("ask", ask(FIND_COORDINATOR, 1, SHARED_CORRELATION_ID)),
 ]
-"""Had a session read what the client wrote as the address of a broker."""
+"""Once made a session read the client's bytes as the address of a broker."""
 POISON_BY_ASSIGNMENT: Final = [
     *SHIFT[:2],
-    Step("ask", ask(SYNC_GROUP, 0, SAME, EVIL_BROKER.ljust(65_536, b"\0"))),
-    Step("ask", ask(METADATA, 0, SAME)),
+    Step("ask", ask(SYNC_GROUP, 0, SHARED_CORRELATION_ID, EVIL_BROKER.ljust(65_536, b"\0"))),
+    Step("ask", ask(METADATA, 0, SHARED_CORRELATION_ID)),
 ]
-SIGNATURE: Final = GOOD_TOKEN + b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
+SIGNATURE: Final = VALID_TOKEN_PART + b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
 SHIFT_BY_SIGNATURE: Final = [
-    *ask_in_turn(handshake(0, 1, SCRAM.encode()), token(GOOD_TOKEN)),
+    *ask_in_turn(handshake(0, 1, SCRAM.encode()), token(VALID_TOKEN_PART)),
     Step("ask", token(SIGNATURE)),
     *(
         Step("ask", ask(key, version, int.from_bytes(SIGNATURE[:4], "big")))
         for key, version in ((HEARTBEAT, 1), (METADATA, 1), (LIST_GROUPS, 0))
     ),
 ]
-"""Had a session take a token of SASL for the answer to a request, by its first bytes."""
+"""Once made a session take a SASL token for the answer to a request, by its first bytes."""
 
 EVIL_METADATA: Final = (
-    struct.pack(">iih", 1, 1, len(EVIL)) + EVIL + struct.pack(">ih", 9220, -1) + struct.pack(">ii", 1, 0)
+    struct.pack(">iih", 1, 1, len(EVIL_HOST))
+    + EVIL_HOST
+    + struct.pack(">ih", 9220, -1)
+    + struct.pack(">ii", 1, 0)
 )
 POISON_BY_TOKEN: Final = [
     *ask_in_turn(handshake(0, 1, SCRAM.encode())),
-    Step("ask", ask(METADATA, 1, SAME, GOOD_TOKEN + struct.pack(">i", SAME) + EVIL_METADATA)),
+    Step(
+        "ask",
+        ask(
+            METADATA,
+            1,
+            SHARED_CORRELATION_ID,
+            VALID_TOKEN_PART + struct.pack(">i", SHARED_CORRELATION_ID) + EVIL_METADATA,
+        ),
+    ),
 ]
-"""A token that looks like a request, and whose answer looks like that."""
-BEAT: Final = ask(HEARTBEAT, 1, SAME)
+"""A token that looks like a request, and whose answer looks like a response."""
+BEAT: Final = ask(HEARTBEAT, 1, SHARED_CORRELATION_ID)
 HEARTBEAT_ALONE: Final = [*ask_in_turn(BEAT), Step("redirect"), Step("ask", BEAT), Step("deliver")]
 HEARTBEAT_BEHIND_OTHERS: Final = [
     *ask_in_turn(BEAT),
-    *(Step("ask", ask(METADATA, 1, SAME)), Step("deliver"), Step("redirect")),
-    *(Step("ask", ask(HEARTBEAT, 1, SAME)), Step("deliver")),
+    *(Step("ask", ask(METADATA, 1, SHARED_CORRELATION_ID)), Step("deliver"), Step("redirect")),
+    *(Step("ask", ask(HEARTBEAT, 1, SHARED_CORRELATION_ID)), Step("deliver")),
 ]
-"""The fleet may answer a heartbeat itself, but not before an answer that comes first."""
+"""The fleet may answer a heartbeat itself, but not before an earlier answer."""
 
 UNKNOWN_VERSIONS: Final = [
     Step("ask", frame)
     for frame in (
-        ask(HEARTBEAT, 1, SAME),  # else the fleet answers these itself
-        *(ask(API_VERSIONS, version, SAME) for version in (-1, 255, 256, 300)),
+        ask(HEARTBEAT, 1, SHARED_CORRELATION_ID),  # otherwise the fleet answers these requests itself
+        *(ask(API_VERSIONS, version, SHARED_CORRELATION_ID) for version in (-1, 255, 256, 300)),
     )
 ]
 """The broker answers each, and lists more than the fleet offers."""
@@ -269,7 +285,7 @@ UNKNOWN_VERSIONS: Final = [
 @example(setup=Setup(), script=HEARTBEAT_BEHIND_OTHERS)
 @example(setup=Setup(), script=HEARTBEAT_ALONE)
 def test_every_answer_is_treated_as_the_answer_to_its_request(setup: Setup, script: list[Step]) -> None:
-    """``Conversation`` compares, after each step."""
+    """``Conversation`` compares the output after each step."""
     conversation = play(ModelBroker(setup), script)
     assert b"real-broker" not in received_beyond_echoes(conversation)
     assert all(b"evil" not in each.host.encode() for each in conversation.play.seen)
@@ -288,13 +304,16 @@ def test_no_state_of_a_connection_makes_a_difference(
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
 @pytest.mark.parametrize("acks", [0, 1, 256])
 def test_whether_produce_is_answered_is_read_as_kafka_reads_it(version: int, acks: int) -> None:
-    """What Kafka takes for another header than the fleet must not pass."""
+    """A header that Kafka and the fleet would read differently must not pass."""
     for tags, transactional_id, client_id in product(TAG_SECTIONS, TRANSACTIONAL_IDS, (b"tester", b"", None)):
-        sent = produce(version, SAME, acks, transactional_id, tags, client_id)
-        play(ModelBroker(), [Step("ask", sent), Step("ask", ask(METADATA, 1, SAME)), Step("finish")])
+        sent = produce(version, SHARED_CORRELATION_ID, acks, transactional_id, tags, client_id)
+        play(
+            ModelBroker(),
+            [Step("ask", sent), Step("ask", ask(METADATA, 1, SHARED_CORRELATION_ID)), Step("finish")],
+        )
 
 
-# Clients that behave
+# Well-behaved clients
 
 honest_requests = st.one_of(
     st.builds(ask_api, carrying, correlation_ids, bodies),
@@ -307,7 +326,7 @@ honest_requests = st.one_of(
 @thorough
 @given(
     setup=setups,
-    mechanism=st.sampled_from(sorted(ROUNDS)),
+    mechanism=st.sampled_from(sorted(TOKENS_OF_MECHANISM)),
     probes=st.integers(0, 2),
     work=st.lists(st.lists(honest_requests, min_size=1, max_size=8), max_size=4),
     cuts=st.lists(st.integers(1, 200), max_size=4),
@@ -315,7 +334,8 @@ honest_requests = st.one_of(
 def test_clients_that_behave_are_never_refused(
     setup: Setup, mechanism: str, probes: int, work: list[list[bytes]], cuts: list[int]
 ) -> None:
-    """They ask for versions, log in, send several requests at a time, and log in again where they have to."""
+    """Clients request versions, authenticate, send several requests at a time, and authenticate again if
+    necessary."""
     conversation = Conversation(ModelBroker(setup))
 
     def exchange(*frames: bytes) -> None:
@@ -332,20 +352,20 @@ def test_clients_that_behave_are_never_refused(
 
     for number in range(probes):
         exchange(ask(API_VERSIONS, 2**15 - 1, number, SOFTWARE))
-    exchange(ask(API_VERSIONS, min(setup.newest_api_versions, 5), SAME, SOFTWARE))
+    exchange(ask(API_VERSIONS, min(setup.newest_api_versions, 5), SHARED_CORRELATION_ID, SOFTWARE))
     for batch in work or [[]]:
         if setup.sasl and (setup.reauthenticates or not work or batch is work[0]):
-            exchange(handshake(1, SAME, mechanism.encode()))
-            for _ in range(ROUNDS[mechanism]):
-                exchange(authenticate(2, SAME))
+            exchange(handshake(1, SHARED_CORRELATION_ID, mechanism.encode()))
+            for _ in range(TOKENS_OF_MECHANISM[mechanism]):
+                exchange(authenticate(2, SHARED_CORRELATION_ID))
         exchange(*batch)
 
 
-# The oracle itself
+# The oracle
 
 
 class SilentBroker(ModelBroker):
-    """Takes ApiVersions from version 256 on for what needs no answer."""
+    """Does not answer ApiVersions from version 256 on."""
 
     def answer_frame(self, frame: bytes) -> Answer | None:
         answer = super().answer_frame(frame)
@@ -354,7 +374,7 @@ class SilentBroker(ModelBroker):
 
 
 class TalkativeBroker(ModelBroker):
-    """Answers what needs no answer: Produce with acks=0."""
+    """Answers requests without a response: Produce with acks=0."""
 
     def answer_frame(self, frame: bytes) -> Answer | None:
         answer = super().answer_frame(frame)
@@ -367,8 +387,23 @@ class TalkativeBroker(ModelBroker):
 @pytest.mark.parametrize(
     ("broker", "frames"),
     [
-        (SilentBroker, [ask(HEARTBEAT, 1, SAME), FAKE, ask(HEARTBEAT, 1, SAME), ask(METADATA, 1, SAME)]),
-        (TalkativeBroker, [produce(9, SAME, 0), ask(METADATA, 1, SAME), ask(HEARTBEAT, 1, SAME)]),
+        (
+            SilentBroker,
+            [
+                ask(HEARTBEAT, 1, SHARED_CORRELATION_ID),
+                FAKE,
+                ask(HEARTBEAT, 1, SHARED_CORRELATION_ID),
+                ask(METADATA, 1, SHARED_CORRELATION_ID),
+            ],
+        ),
+        (
+            TalkativeBroker,
+            [
+                produce(9, SHARED_CORRELATION_ID, 0),
+                ask(METADATA, 1, SHARED_CORRELATION_ID),
+                ask(HEARTBEAT, 1, SHARED_CORRELATION_ID),
+            ],
+        ),
     ],
 )
 def test_an_answer_too_many_or_too_few_is_found(broker: type[ModelBroker], frames: list[bytes]) -> None:

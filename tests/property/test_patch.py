@@ -1,4 +1,4 @@
-"""Patched responses equal what kio makes of them, byte for byte, however they arrive."""
+"""Patched responses equal kio's result, byte for byte, however they arrive."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ seeds = st.integers(0, 2**32)
 def sample(key: int, version: int, seed: int) -> tuple[bytes, bytes]:
     """A response as the broker sends it, and as the client must get it."""
     entity = kio_samples.make(key, version, seed)
-    wanted = kio_samples.for_client(
+    expected = kio_samples.for_client(
         key, entity, CORRELATION_ID, lambda broker_id, _host, _port: advertised(broker_id), blanks
     )
-    return kio_samples.frame(entity, CORRELATION_ID), wanted
+    return kio_samples.frame(entity, CORRELATION_ID), expected
 
 
 def test_kio_knows_every_patched_version() -> None:
@@ -43,13 +43,13 @@ def test_kio_knows_every_patched_version() -> None:
 @quick
 @given(seed=seeds)
 def test_equals_the_oracle(key: int, version: int, seed: int) -> None:
-    raw, wanted = sample(key, version, seed)
+    raw, expected = sample(key, version, seed)
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
     play.broker(raw)
-    assert bytes(play.to_client) == wanted
+    assert bytes(play.to_client) == expected
     assert play.session.in_flight == 0
-    if raw != wanted:
+    if raw != expected:
         assert play.counters.rewritten[key] == 1
 
 
@@ -62,7 +62,7 @@ def test_no_real_address_is_left(key: int, version: int, seed: int) -> None:
     play.ask((key, version, CORRELATION_ID))
     play.broker(raw)
     received = bytes(play.to_client)
-    if key in kio_samples.BEHIND_RECORDS:
+    if key in kio_samples.ENDS_WITHOUT_ENDPOINTS:
         entity = kio_samples.make(key, version, seed)
         received = kio_samples.without_padding(key, received, kio_samples.tail_at(key, entity))
     entity = kio_samples.decode(key, version, received)
@@ -77,34 +77,34 @@ def test_no_real_address_is_left(key: int, version: int, seed: int) -> None:
 @quick
 @given(seed=seeds, cuts=st.lists(st.integers(0, 6_000), max_size=12))
 def test_any_pieces_give_the_same(key: int, version: int, seed: int, cuts: list[int]) -> None:
-    raw, wanted = sample(key, version, seed)
+    raw, expected = sample(key, version, seed)
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
     for piece in wire_fleet.pieces(raw, cuts):
         play.broker(piece)
-    assert bytes(play.to_client) == wanted
+    assert bytes(play.to_client) == expected
     assert play.session.in_flight == 0
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_split_point_and_byte_by_byte(key: int, version: int, seed: int) -> None:
-    raw, wanted = sample(key, version, seed)
+    raw, expected = sample(key, version, seed)
     cuts = range(len(raw)) if len(raw) < 600 else random.Random(seed).sample(range(len(raw)), 300)
     for cut in cuts:
         play = Play.new()
         play.ask((key, version, CORRELATION_ID))
         play.broker(raw[:cut])
         play.broker(raw[cut:])
-        assert bytes(play.to_client) == wanted
+        assert bytes(play.to_client) == expected
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
     for at in range(len(raw)):
         play.broker(raw[at : at + 1])
-    assert bytes(play.to_client) == wanted
+    assert bytes(play.to_client) == expected
 
 
-class Everywhere(Addresses):
+class OneAddress(Addresses):
     """One address for every broker."""
 
     __slots__ = ()
@@ -115,10 +115,10 @@ class Everywhere(Addresses):
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 def test_every_truncation(key: int, version: int) -> None:
-    """A frame that ends too early is a WireError; one that has not all arrived asks for more or is right."""
+    """A truncated frame is a WireError; a partly received frame waits for more, or gives the right bytes."""
     layout = next(layout for api, low, high, layout in PATCHED if api == key and low <= version <= high)
     for seed in range(4):
-        raw, wanted = sample(key, version, seed)
+        raw, expected = sample(key, version, seed)
         cuts = range(8, len(raw)) if len(raw) < 600 else random.Random(seed).sample(range(8, len(raw)), 200)
         for cut in cuts:
             short = struct.pack(">i", cut - 4) + raw[4:cut]
@@ -126,20 +126,20 @@ def test_every_truncation(key: int, version: int) -> None:
             play.ask((key, version, CORRELATION_ID))
             parts: Parts = []
             if isinstance(layout, Streamed):
-                # The last byte of such a response is looked at, too.
+                # The session also parses the last byte of such a response.
                 with pytest.raises((TruncatedFrame, MalformedFrame)):
                     play.broker(short)
                 continue
             try:
-                mark = layout.patch(memoryview(raw)[:cut], Everywhere(), parts)
+                mark = layout.patch(memoryview(raw)[:cut], OneAddress(), parts)
             except (*OUT_OF_BYTES, MalformedFrame):
                 with pytest.raises((TruncatedFrame, MalformedFrame)):
                     play.broker(short)
             else:
-                # All addresses are there: what is cut off is the part that nobody looks at.
+                # All addresses are present: the missing part is one that the session does not parse.
                 assert mark <= cut
                 play.broker(short)
-                assert play.to_client[4:] == wanted[4 : len(wanted) - len(raw) + cut]
+                assert play.to_client[4:] == expected[4 : len(expected) - len(raw) + cut]
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -182,7 +182,7 @@ def test_garbage_raises_nothing_but_wire_errors(
 
 @pytest.mark.parametrize(("key", "version"), [(3, 12), (60, 2), (10, 4)])
 def test_unknown_tags_are_kept(key: int, version: int) -> None:
-    """Tags that nobody knows, in the header and in every element, as a later Kafka may send them."""
+    """Unknown tags, in the header and in every element, as a later Kafka may send them."""
     tag = b"\x01\x63\x03xyz"
     address = struct.pack(">i", 3) + b"\x08kafka-3" + struct.pack(">i", 9092)
     ours_host, ours_port = advertised(3)
@@ -249,7 +249,8 @@ def test_a_tag_that_is_not_as_long_as_it_says_is_refused() -> None:
 
 
 def test_only_lists_of_brokers_are_reported() -> None:
-    """Metadata and DescribeCluster of brokers say where brokers really are; controllers are not brokers."""
+    """Metadata and DescribeCluster of brokers contain the real endpoints of brokers; controllers are not
+    brokers."""
     for endpoint_type, reported in ((1, True), (2, False)):
         play = Play.new()
         play.ask((60, 1, CORRELATION_ID))
@@ -269,7 +270,7 @@ def test_only_lists_of_brokers_are_reported() -> None:
 
 
 def test_versions_without_addresses_are_not_touched() -> None:
-    """Produce up to v9 and Fetch up to v15 carry none: their responses pass byte for byte."""
+    """Produce up to v9 and Fetch up to v15 have no addresses: their responses pass byte for byte."""
     patched = {(key, version) for key, first, last, _ in PATCHED for version in range(first, last + 1)}
     for version in range(APIS[0].min_version, 10):
         assert (0, version) not in patched

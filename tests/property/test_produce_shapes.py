@@ -1,4 +1,4 @@
-"""The usual shapes of Produce, recognized at once, mean what the long way around them says."""
+"""The fast path recognizes the usual shapes of Produce, with the result of the full path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def response(version: int, name: bytes, partition: bytes, tail: bytes) -> bytes:
 
 
 def addresses_in(version: int, frame: bytes) -> int | None:
-    """How many segments patching makes of it; None where it refuses it."""
+    """The number of segments after patching; None if the response is refused."""
     (patch,) = [
         layout.patch
         for key, low, high, layout in PATCHED
@@ -70,7 +70,7 @@ def test_the_answer_to_one_batch_is_recognized(
 
 @pytest.mark.parametrize("version", RESPONSES)
 def test_short_request_is_examined_no_further(version: int) -> None:
-    """Found by reading: nothing is behind a frame that has just arrived, and its end was read beyond."""
+    """Found in a review: the end of a frame was read beyond the buffer, where a new frame has no bytes."""
     for size in range(8, 60):
         assert not PRODUCE_RECOGNIZERS[version].passes(bytes(size), 0, size)
 

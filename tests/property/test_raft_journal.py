@@ -1,4 +1,4 @@
-"""The journal against a naive twin: a list, and a copy of it at each sync."""
+"""The journal against a naive twin: a list, and its copy at each sync."""
 
 import copy
 import os
@@ -39,7 +39,7 @@ class Twin:
 
 
 def play(journal: Journal, twin: Twin, operation: str, value: object) -> bool:
-    """Do the same to both; True where the journal is on disk as it is afterwards."""
+    """Run an operation on both. True if the journal on disk equals its state afterwards."""
     last = twin.entries[-1]
     match operation, value:
         case "append", bytes(command):

@@ -1,4 +1,4 @@
-"""A member that is slow to reach, as Raft takes it: the library under a simulated clock and network."""
+"""Raft with a member that has a high latency: the library under a simulated clock and network."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STARTS_S = 3.0
 SLOW_S = 20.0
 SETTLES_S = 8.0
 MOST_ELECTIONS = 3
-"""While the latency is new; after that none."""
+"""While the latency is new. Later there is no election."""
 
 
 def elections(seed: int, folder: Path, latency_s: float, role: str) -> tuple[int, int]:
-    """How many leaders are elected while one member's messages take so long, early on and then."""
+    """The number of elections while one member's messages are late: at first, and later."""
     simulation = Simulation(seed, folder)
     simulation.network.loose = False
     for me in simulation.ids:
@@ -48,7 +48,8 @@ def elections(seed: int, folder: Path, latency_s: float, role: str) -> tuple[int
 def test_a_slow_member_costs_an_election_or_two_and_no_more(
     tmp_path: Path, latency_s: float, role: str
 ) -> None:
-    """Found: 48 in 30 s, for as long as a follower took 500 ms: it stood again before its votes had come."""
+    """Found: 48 elections in 30 s while a follower took 500 ms: it became a candidate before its votes
+    came."""
     for seed in SEEDS:
         early, late = elections(seed, tmp_path / str(seed), latency_s, role)
         assert early <= MOST_ELECTIONS

@@ -16,7 +16,7 @@ import fleet.raft.transport as transport
 from fleet.raft.rejoin import remove_mark
 from tests.examples import examples
 from tests.property.raft_simulation import Disk, Simulation, simulate, simulated
-from tests.raft_long import play_all, too_few
+from tests.raft_long import run_schedules, too_few
 
 SCHEDULES = examples(500)
 
@@ -25,7 +25,7 @@ SCHEDULES = examples(500)
 def test_no_fault_makes_members_differ_or_lose_commits() -> None:
     counts: Counter[str] = Counter()
     broken: dict[int, tuple[str, ...]] = {}
-    for outcome in play_all(0, SCHEDULES, os.cpu_count() or 1):
+    for outcome in run_schedules(0, SCHEDULES, os.cpu_count() or 1):
         counts += outcome.counts
         if outcome.violations:
             broken[outcome.seed] = outcome.violations
@@ -35,13 +35,13 @@ def test_no_fault_makes_members_differ_or_lose_commits() -> None:
 
 
 def test_a_seed_is_the_same_schedule_each_time(tmp_path: Path) -> None:
-    """Found: the library keeps nodes in sets, so a schedule depended on how a process hashes strings."""
+    """Found: the library keeps nodes in sets, so a schedule depended on the hash seed of the process."""
     one, other = (simulate(11, tmp_path / name, steps=1500) for name in ("one", "other"))
     assert one == other
 
 
 def test_voters_back_from_an_earlier_release_keep_the_quorum(tmp_path: Path) -> None:
-    """Found: the voter that was away refused both new ids, both rejoined, and no majority was left."""
+    """Found: the absent voter refused both new ids, both rejoined, and no majority was left."""
     simulation = Simulation(1, tmp_path)
     assert simulation.voters == ("p1", "p2", "p3")
     with simulated(simulation):
@@ -56,7 +56,7 @@ def test_voters_back_from_an_earlier_release_keep_the_quorum(tmp_path: Path) -> 
     assert simulation.counts["distrusted"] == 0
 
 
-# Each guard whose absence the simulation notices, taken away. The others have unit tests.
+# Removes each guard whose absence the simulation detects. The other guards have unit tests.
 
 
 def without_a_limit_on_the_commit_index(patch: pytest.MonkeyPatch) -> None:

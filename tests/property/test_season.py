@@ -1,4 +1,4 @@
-"""Loads with a day, told in advance."""
+"""Predictions of loads with a daily pattern."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleet.pipeline.forecast import (
 )
 from tests.examples import examples
 
-AHEAD = 30
+MINUTES_AHEAD = 30
 START_MS = 1_790_000_000_000 // DAY_MS * DAY_MS
 MINUTES = DAY_MS // MINUTE_MS
 
@@ -36,17 +36,17 @@ def follow(load: Load, minutes: int, known: SeasonalForecast = NOTHING, first: i
 
 
 def error(load: Load, days: int, tell: Callable[[SeasonalForecast, int], float]) -> float:
-    """The mean error of what is told for the half hours of one day, after some days."""
+    """The mean error of the predictions for the half hours of one day, after some days."""
     known, wrong = follow(load, days * MINUTES), 0.0
-    for number in range(days * MINUTES, (days + 1) * MINUTES, AHEAD):
-        truth = sum(load(number + each) for each in range(AHEAD)) / AHEAD
+    for number in range(days * MINUTES, (days + 1) * MINUTES, MINUTES_AHEAD):
+        truth = sum(load(number + each) for each in range(MINUTES_AHEAD)) / MINUTES_AHEAD
         wrong += abs(tell(known, number) - truth)
-        known = follow(load, AHEAD, known, number)
-    return wrong * AHEAD / MINUTES
+        known = follow(load, MINUTES_AHEAD, known, number)
+    return wrong * MINUTES_AHEAD / MINUTES
 
 
 def daily(number: int) -> float:
-    """Between 200 and 1,800, highest at noon."""
+    """A load between 200 and 1,800, with its maximum at noon."""
     return 1_000 - 800 * math.cos(2 * math.pi * number / MINUTES)
 
 
@@ -58,27 +58,31 @@ def noisy(load: Load, seed: int) -> Load:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_day_is_learned(seed: int) -> None:
-    """Better than what the last half hour had, which is always half an hour late."""
+    """Better than the load of the last half hour, which is always half an hour late."""
     load = noisy(daily, seed)
-    told = error(load, 6, lambda known, _: known.predict(AHEAD))
-    last = error(load, 6, lambda _, number: sum(load(number - each) for each in range(1, AHEAD + 1)) / AHEAD)
-    assert told < 0.8 * last
+    predicted = error(load, 6, lambda known, _: known.predict(MINUTES_AHEAD))
+    last = error(
+        load,
+        6,
+        lambda _, number: sum(load(number - each) for each in range(1, MINUTES_AHEAD + 1)) / MINUTES_AHEAD,
+    )
+    assert predicted < 0.8 * last
 
 
 def test_constant_load_is_predicted_as_it_is() -> None:
     known = follow(lambda _: 500.0, 2 * MINUTES)
-    assert known.predict(AHEAD) == pytest.approx(500.0, rel=1e-3)
+    assert known.predict(MINUTES_AHEAD) == pytest.approx(500.0, rel=1e-3)
 
 
 def test_growing_load_is_predicted_ahead() -> None:
     known = follow(lambda number: 2.0 * number, 300)
-    assert known.predict(AHEAD) > 2.0 * 290
+    assert known.predict(MINUTES_AHEAD) > 2.0 * 290
 
 
 def test_a_load_that_ends_is_forgotten_within_an_hour() -> None:
     known = follow(lambda _: 500.0, 300)
     known = known.learn(START_MS + 360 * MINUTE_MS, 0.0)
-    assert known.predict(AHEAD) < 25.0
+    assert known.predict(MINUTES_AHEAD) < 25.0
 
 
 def test_level_restarts_after_a_long_silence() -> None:
@@ -94,7 +98,7 @@ def test_prediction_is_bounded_and_never_negative(seen: list[tuple[int, float]])
     known = SeasonalForecast()
     for minute, load in seen:
         known = known.learn(START_MS + minute * MINUTE_MS, load)
-    assert 0.0 <= known.predict(AHEAD) <= 3 * max((load for _, load in seen), default=0.0)
+    assert 0.0 <= known.predict(MINUTES_AHEAD) <= 3 * max((load for _, load in seen), default=0.0)
     assert len(known.season) == SLOTS_PER_DAY
 
 

@@ -1,4 +1,4 @@
-"""Whatever client and broker say, in whatever pieces it arrives, the same comes out."""
+"""Whatever a client and a broker send, the output does not depend on how the bytes arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSING = ((2, 8), (12, 3), (1, 12), (9, 1), (55, 0))
 
 @dataclass
 class Script:
-    """What both sides send, and what must come out."""
+    """The bytes that both sides send, and the required output."""
 
     to_proxy: bytes
     from_broker: bytes
@@ -29,13 +29,13 @@ class Script:
 
 
 def write_script(seed: int, length: int) -> Script:
-    """A conversation: probes first, then requests of all kinds, answered in order."""
+    """Make a conversation: probes first, then requests of all kinds, answered in order."""
     rng = random.Random(seed)
     probes = [
         request(18, rng.choice((6, 32_767)), number, rng.randbytes(rng.choice((0, 1, 40))))
         for number in range(rng.choice((0, 0, 1, 3)))
     ]
-    sent, answers, wanted = [], [], []
+    sent, answers, expected = [], [], []
     for _ in range(length):
         correlation_id = rng.randint(-(2**31), 2**31 - 1)
         kind = rng.random()
@@ -48,7 +48,7 @@ def write_script(seed: int, length: int) -> Script:
             key, version = rng.choice(kio_samples.CASES)
             entity = kio_samples.make(key, version, rng.randint(0, 500))
             answer = kio_samples.frame(entity, correlation_id)
-            wanted.append(
+            expected.append(
                 kio_samples.for_client(
                     key, entity, correlation_id, lambda broker_id, _host, _port: advertised(broker_id), blanks
                 )
@@ -57,7 +57,7 @@ def write_script(seed: int, length: int) -> Script:
             key, version = rng.choice(PASSING)
             body = rng.randbytes(rng.choice((0, 1, 30, 3_000)))
             answer = struct.pack(">ii", len(body) + 4, correlation_id) + body
-            wanted.append(answer)
+            expected.append(answer)
         answers.append(answer)
         if key == 0:
             sent.append(produce(version, correlation_id, rng.choice((-1, 1)), rng.randbytes(20)))
@@ -67,7 +67,7 @@ def write_script(seed: int, length: int) -> Script:
     return Script(
         to_proxy=b"".join(probes + sent),
         from_broker=b"".join(answers),
-        to_client=local + b"".join(wanted),
+        to_client=local + b"".join(expected),
         to_broker=b"".join(sent),
     )
 
@@ -109,7 +109,7 @@ def test_byte_by_byte(seed: int) -> None:
 @thorough
 @given(seed=st.integers(0, 2**32), turns=st.lists(st.integers(1, 3_000), min_size=1, max_size=30))
 def test_both_directions_at_once(seed: int, turns: list[int]) -> None:
-    """The broker answers as soon as it has seen a request, wherever the client is."""
+    """The broker answers as soon as it has a request, however much the client has sent since."""
     script = write_script(seed, 6)
     play = Play.new()
     answered = 0
@@ -118,7 +118,7 @@ def test_both_directions_at_once(seed: int, turns: list[int]) -> None:
         play.client(script.to_proxy[sent : sent + turn])
         sent += turn
         while play.session.in_flight and answered < len(script.from_broker):
-            # No more than the frame of the oldest request: the next may not have been asked for.
+            # At most the frame of the oldest request: the client may not have sent the next one.
             (size,) = struct.unpack_from(">i", script.from_broker, answered)
             play.broker(script.from_broker[answered : answered + 4 + size])
             answered += 4 + size
@@ -150,7 +150,7 @@ def test_a_drain_never_cuts_a_frame_or_an_answer(seed: int, length: int, at: int
 @thorough
 @given(data=st.lists(st.binary(max_size=60), max_size=10))
 def test_garbage_from_the_client(data: list[bytes]) -> None:
-    """Nothing but a WireError, and every byte is forwarded, kept or discarded."""
+    """Nothing but a WireError is raised, and every byte is forwarded, kept or discarded."""
     play = Play.new()
     given_bytes = 0
     try:

@@ -1,4 +1,4 @@
-"""A response that is patched in slices becomes what it becomes in one."""
+"""A response that is patched in slices equals the response that is patched at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.proxy.wire.addresses import Layout, Parts
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from tests.examples import examples
 from tests.property import wire_fleet
-from tests.property.test_patch import CORRELATION_ID, Everywhere, sample
+from tests.property.test_patch import CORRELATION_ID, OneAddress, sample
 from tests.property.wire_fleet import Play, small_slices
 
 SLICED = [
@@ -41,20 +41,20 @@ def test_each_response_that_is_held_whole_has_slices() -> None:
 def test_slices_give_what_one_patch_gives(
     key: int, version: int, layout: Layout, seed: int, slice_bytes: int, cuts: list[int]
 ) -> None:
-    raw, wanted = sample(key, version, seed)
+    raw, expected = sample(key, version, seed)
     with small_slices(slice_bytes):
         play = Play.new()
         play.ask((key, version, CORRELATION_ID), (key, version, CORRELATION_ID))
         for piece in wire_fleet.pieces(raw + raw, cuts):
             play.broker(piece)
-    assert bytes(play.to_client) == wanted + wanted
+    assert bytes(play.to_client) == expected + expected
     assert play.session.in_flight == 0
     assert play.counters.rewritten[key] == 2 * (_is_patched(layout, raw))
 
 
 def _is_patched(layout: Layout, raw: bytes) -> bool:
     parts: Parts = []
-    layout.patch(memoryview(raw), Everywhere(), parts)
+    layout.patch(memoryview(raw), OneAddress(), parts)
     return bool(parts)
 
 
@@ -67,7 +67,7 @@ def test_response_that_ends_too_early_is_refused_in_slices(
     for cut in range(8, len(raw), max(1, len(raw) // 100)):
         short = (cut - 4).to_bytes(4, "big") + raw[4:cut]
         try:
-            layout.patch(memoryview(short), Everywhere(), [b""])
+            layout.patch(memoryview(short), OneAddress(), [b""])
         except (*OUT_OF_BYTES, MalformedFrame):
             with small_slices(16):
                 play = Play.new()

@@ -82,7 +82,7 @@ class Replicas(RuleBasedStateMachine):
         self.state, outcome = apply(before, command)
         assert outcome.generation == self.state.generation
         assert outcome.applied == (outcome.reason == "")
-        # The generation counts the changes of ownership: one for each, none for anything else.
+        # The generation counts the changes of ownership: one for each, and none for other changes.
         changed = self.state.ownership != before.ownership
         assert self.state.generation == before.generation + changed
         if not outcome.applied:

@@ -1,4 +1,5 @@
-"""Fetch and ShareFetch responses pass as they come: not held, of the same length, and without an address."""
+"""Fetch and ShareFetch responses pass as they arrive: unbuffered, with the same length, without an
+address."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def partition(key: int, records: bytes | None, many: int = 0, tags: bytes = b"\0
 
 
 def before_tail(key: int, *partitions: bytes, header: bytes = b"\0") -> bytes:
-    """All of a response behind the correlation id, up to the part that may change."""
+    """All bytes of a response after the correlation id, up to the changeable part."""
     head = b"h" * 10 if key == 1 else b"h" * 6 + b"\0" + b"lock"
     topic = b"t" * 16 + encode_varint(len(partitions) + 1) + b"".join(partitions) + b"\0"
     return header + head + b"\x02" + topic
@@ -70,21 +71,21 @@ def passed(key: int, version: int, raw: bytes, cuts: Iterable[int] = ()) -> byte
 @pytest.mark.parametrize(("key", "version"), CASES)
 @pytest.mark.parametrize("longer", [-3, -1, 0, 1, 2, 3, 128, 300])
 def test_records_and_length_stay_at_every_split(key: int, version: int, longer: int) -> None:
-    """With hosts that are longer or shorter than the fleet's by so much."""
+    """With hosts that are longer or shorter than the fleet's host by this number of bytes."""
     host = "H" * (len(HOST) + longer)
     parts = [partition(key, b"r" * 40, 3, UNKNOWN), partition(key, None), partition(key, b"r" * 200)]
     start = before_tail(key, *parts, header=UNKNOWN)
     raw = framed(start + tail(key, array(endpoint(1, host, 9092, b"\x02a")), tagged(5, b"five")))
-    wanted = passed(key, version, raw)
-    assert len(wanted) == len(raw)
-    assert wanted.startswith(raw[: 8 + len(start)])
-    assert host.encode() not in wanted
-    assert struct.pack(">i", 9092) not in wanted
-    assert (HOST.encode() in wanted) == (longer == 0 or longer >= 2)
-    assert tagged(5, b"five") in wanted
+    expected = passed(key, version, raw)
+    assert len(expected) == len(raw)
+    assert expected.startswith(raw[: 8 + len(start)])
+    assert host.encode() not in expected
+    assert struct.pack(">i", 9092) not in expected
+    assert (HOST.encode() in expected) == (longer == 0 or longer >= 2)
+    assert tagged(5, b"five") in expected
     for cut in range(len(raw)):
-        assert passed(key, version, raw, [cut]) == wanted
-    assert passed(key, version, raw, range(len(raw))) == wanted
+        assert passed(key, version, raw, [cut]) == expected
+    assert passed(key, version, raw, range(len(raw))) == expected
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -97,15 +98,15 @@ def test_records_and_length_stay_at_every_split(key: int, version: int, longer: 
 def test_pieces_do_not_matter(
     key: int, version: int, sizes: list[int | None], many: int, cuts: list[int]
 ) -> None:
-    """However many partitions and aborted transactions there are."""
+    """For any number of partitions and aborted transactions."""
     parts = [
         partition(key, None if size is None else b"r" * size, many if not number else 0)
         for number, size in enumerate(sizes)
     ]
     raw = framed(before_tail(key, *parts) + tail(key, array(endpoint(1, "H" * 99, 9092))))
-    wanted = passed(key, version, raw)
-    assert b"HH" not in wanted
-    assert passed(key, version, raw, cuts) == wanted
+    expected = passed(key, version, raw)
+    assert b"HH" not in expected
+    assert passed(key, version, raw, cuts) == expected
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -119,14 +120,14 @@ def test_pieces_do_not_matter(
 def test_pauses_do_not_matter(
     key: int, version: int, many: int, fields: int, at_once: int, cuts: list[int]
 ) -> None:
-    """However few tagged fields are passed in a turn of the event loop."""
+    """For any number of tagged fields per turn of the event loop."""
     tags = section(*(tagged(90 + number, b"v" * number) for number in range(fields)))
     parts = [partition(key, b"r" * 40, many, tags), partition(key, None, 0, tags)]
     raw = framed(before_tail(key, *parts, header=tags) + tail(key, array(endpoint(1, "H" * 99, 9092))))
-    wanted = passed(key, version, raw)
-    assert b"HH" not in wanted
+    expected = passed(key, version, raw)
+    assert b"HH" not in expected
     with patch.object(scan, "FIELDS_PER_TURN", at_once):
-        assert passed(key, version, raw, cuts) == wanted
+        assert passed(key, version, raw, cuts) == expected
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
@@ -137,17 +138,17 @@ def test_a_tail_that_is_too_long_is_blanked_as_it_comes(key: int, version: int) 
     whole = TAIL_LIMIT_BYTES - least
     for length, blanked in ((whole - 5, False), (whole + 5, True)):
         raw = framed(start + tail(key, nodes, tagged(9, b"x" * length)))
-        wanted = passed(key, version, raw)
-        assert len(wanted) == len(raw)
-        assert b"HH" not in wanted
-        assert (HOST.encode() in wanted) != blanked
-        assert (b"xx" in wanted) != blanked
+        expected = passed(key, version, raw)
+        assert len(expected) == len(raw)
+        assert b"HH" not in expected
+        assert (HOST.encode() in expected) != blanked
+        assert (b"xx" in expected) != blanked
         rng = random.Random(length)
         for count in (1, 2, 40, 2_000):
             cuts = rng.sample(range(len(raw)), count) + [8 + len(start) + near for near in range(-3, 14)]
-            assert passed(key, version, raw, cuts) == wanted
+            assert passed(key, version, raw, cuts) == expected
         if blanked:
-            assert not any(wanted[8 + len(start) + 12 :])
+            assert not any(expected[8 + len(start) + 12 :])
 
 
 def test_a_response_is_followed_by_others() -> None:
@@ -169,7 +170,7 @@ def test_a_response_is_followed_by_others() -> None:
 
 @pytest.mark.parametrize(("key", "version"), [(1, 18), (78, 2)])
 def test_fifty_megabytes_are_never_held(key: int, version: int) -> None:
-    """Records of many partitions, of which one has most; and fifty thousand aborted transactions."""
+    """Records of many partitions, most of them in one, and fifty thousand aborted transactions."""
     read_bytes = 256 << 10
     records = bytes(1 << 20)
     parts = [partition(key, records)] * 10 + [partition(key, None, 50_000), partition(key, bytes(40 << 20))]
@@ -177,7 +178,7 @@ def test_fifty_megabytes_are_never_held(key: int, version: int) -> None:
     assert len(raw) > 50 << 20
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
-    written = kept = held_bytes = 0
+    written = most_kept = held_bytes = 0
 
     def write(data: bytes | memoryview) -> None:
         nonlocal written
@@ -189,14 +190,14 @@ def test_fifty_megabytes_are_never_held(key: int, version: int) -> None:
         while end < len(raw):
             end = min(end + read_bytes, len(raw))
             start += play.session.receive_from_broker(raw[start:end], write)
-            kept = max(kept, end - start)
+            most_kept = max(most_kept, end - start)
             held_bytes = max(held_bytes, tracemalloc.get_traced_memory()[0])
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert written == len(raw)
-    assert kept < 8
-    # The read itself, which is passed on, and of which nothing is held.
+    assert most_kept < 8
+    # The read itself is forwarded, and none of it is held.
     assert held_bytes < 64 << 10
     assert peak_bytes < read_bytes + (72 << 10)
 
@@ -205,7 +206,7 @@ END = {key: tail(key, array(endpoint(1, "H" * 40, 9092))) for key in (1, 78)}
 
 
 def refusals(key: int, version: int, body: bytes, each_cut: bool) -> bytes:
-    """What has passed of a response that is refused however it arrives."""
+    """The bytes that passed before a response was refused, however it arrives."""
     raw = framed(body)
     passed_bytes = b""
     for cuts in ((), range(len(raw)), range(0, len(raw), 11))[: 3 if each_cut else 1]:
@@ -219,7 +220,7 @@ def refusals(key: int, version: int, body: bytes, each_cut: bool) -> bytes:
 
 @pytest.mark.parametrize("end", [b"\0\0\1", b"\0\1\0", b"\1\0\0", b"\x80\0\0"])
 def test_three_bytes_behind_the_records_are_zeros_or_refused(end: bytes) -> None:
-    """There is no room for anything else: what of them has passed before is no address."""
+    """There is no room for other fields: what passed before contains no address."""
     one, good = before_tail(1, partition(1, b"r" * 200))[:-2], b"\0\0\0"
     assert passed(1, 17, framed(one + good)) == framed(one + good)
     bad = framed(one + end)
@@ -238,20 +239,22 @@ def test_responses_behind_one_that_came_in_parts_are_looked_at(records: bytes | 
     with_nodes = framed(before_tail(1, partition(1, b"r" * 9)) + tail(1, array(endpoint(1, "H" * 20, 9092))))
     unread = framed(b"\0" + b"v15" * 20)
     metadata = kio_samples.frame(kio_samples.make(3, 12, 1), CORRELATION_ID)
-    asked = [(1, 17), (1, 15), (1, 17), (1, 17), (1, 17), (3, 12)]
+    request_versions = [(1, 17), (1, 15), (1, 17), (1, 17), (1, 17), (3, 12)]
     answers = [usual, unread, usual, with_nodes, usual, metadata]
     raw = b"".join(answers)
-    wanted = b"".join(passed(key, version, each) for (key, version), each in zip(asked, answers, strict=True))
-    assert wanted.startswith(usual + unread + usual)
+    expected = b"".join(
+        passed(key, version, each) for (key, version), each in zip(request_versions, answers, strict=True)
+    )
+    assert expected.startswith(usual + unread + usual)
     assert len(passed(3, 12, metadata)) != len(metadata)
     begins = [sum(map(len, answers[:number])) for number in range(len(answers) + 1)]
     cuts = sorted({each + near for each in begins for near in range(-4, 82) if 0 <= each + near < len(raw)})
     for cut in cuts:
         for more in (len(raw), min(cut + 150, len(raw)), min(cut + 2, len(raw))):
             play = Play.new()
-            play.ask(*[(key, version, CORRELATION_ID) for key, version in asked])
+            play.ask(*[(key, version, CORRELATION_ID) for key, version in request_versions])
             feed(play, raw, [cut, more])
-            assert bytes(play.to_client) == wanted
+            assert bytes(play.to_client) == expected
             assert play.session.in_flight == 0
 
 
@@ -264,7 +267,10 @@ def test_a_tail_that_lies_is_refused_and_does_not_pass(key: int, version: int) -
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 def test_counts_and_lengths_that_lie_are_refused(key: int, version: int) -> None:
-    """At once where all has arrived. In pieces, what a count takes for a partition has passed by then."""
+    """Refused at once if everything has arrived.
+
+    In pieces, what the count takes for a partition has passed.
+    """
     good, end = before_tail(key, partition(key, b"r" * 30, 2)), END[key]
     count_at = len(before_tail(key)) - 2
     records_at = good.index(b"\x1f" + b"r" * 30)

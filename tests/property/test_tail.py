@@ -1,4 +1,4 @@
-"""The end of Fetch and ShareFetch responses keeps its length, whatever stands in it."""
+"""The end of Fetch and ShareFetch responses keeps its length, whatever it contains."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.property import kio_samples
 LAYOUTS = {key: layout for key, _, _, layout in PATCHED if isinstance(layout, Streamed)}
 FETCH, SHARE_FETCH = LAYOUTS[1], LAYOUTS[78]
 OURS = "proxy-1.example"
-HOLES = (130, 16_387, 2_097_156)
-"""What one tagged field with a tag of one byte cannot be long: the length would need a byte more."""
+IMPOSSIBLE_LENGTHS = (130, 16_387, 2_097_156)
+"""Impossible lengths of one tagged field with a tag of one byte: the length would need another byte."""
 
 
-class Everywhere(Addresses):
+class OneAddress(Addresses):
     """One address for every broker."""
 
     __slots__ = ()
@@ -54,10 +54,10 @@ def tail_of(layout: Streamed, nodes: bytes, *others: bytes) -> bytes:
 
 
 def fields_of(layout: Streamed, tail: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """The array, and the other tagged fields by number; fails where they do not fill the tail."""
+    """The array, and the other tagged fields by number. Fails if they do not fill the tail."""
     buf, pos, nodes, fields = memoryview(tail), 0, b"", []
     if layout is SHARE_FETCH:
-        pos = layout.endpoints(buf, 0, Everywhere(), [])[1]
+        pos = layout.endpoints(buf, 0, OneAddress(), [])[1]
         nodes = tail[:pos]
     count, pos = read_varint(buf, pos)
     for _ in range(count):
@@ -73,7 +73,7 @@ def fields_of(layout: Streamed, tail: bytes) -> tuple[bytes, list[tuple[int, byt
 
 
 def rewritten(layout: Streamed, tail: bytes) -> bytes:
-    found = rewrite(memoryview(tail), layout, Everywhere())
+    found = rewrite(memoryview(tail), layout, OneAddress())
     assert found is not None
     assert len(found) == len(tail)
     return found
@@ -90,16 +90,16 @@ def test_any_length_but_one_is_filled(kept: bytes) -> None:
 
 
 def test_a_field_has_any_length_but_a_few() -> None:
-    for size in (*range(-3, 300), *range(16_380, 16_395), *HOLES):
+    for size in (*range(-3, 300), *range(16_380, 16_395), *IMPOSSIBLE_LENGTHS):
         head = padding_head(126, size)
-        assert bool(head) == (size >= 2 and size not in HOLES)
+        assert bool(head) == (size >= 2 and size not in IMPOSSIBLE_LENGTHS)
         if head:
             tag, pos = read_varint(memoryview(head), 0)
             assert (tag, sum(read_varint(memoryview(head), pos))) == (126, size)
 
 
 def test_a_count_that_becomes_longer() -> None:
-    """With 127 fields the next one makes the count of fields longer, by a byte."""
+    """With 127 fields, one more makes the count longer by a byte."""
     fields = [TaggedField(tag, tagged(tag, b"")) for tag in range(1, 128) if tag != 100]
     for room in range(0, 8):
         filled = fit(b"", fields, 1 + 2 * len(fields) + room)
@@ -123,7 +123,7 @@ def test_a_count_that_becomes_longer() -> None:
 def test_addresses_of_any_length(
     layout: Streamed, lengths: list[int], others: dict[int, bytes], rack: bytes, tags: bytes
 ) -> None:
-    """Where ours fit they stand there, and where not, nothing does; all else stays in its order."""
+    """Endpoints that fit are written, otherwise none; all other fields stay in order."""
     hosts = [chr(ord("A") + number) * length for number, length in enumerate(lengths)]
     before = array(*(endpoint(number, host, 9092, rack, tags) for number, host in enumerate(hosts)))
     after = array(*(endpoint(number, OURS, 9101, rack, tags) for number, _ in enumerate(hosts)))
@@ -153,7 +153,7 @@ def test_response_without_addresses_stays_unchanged(layout: Streamed) -> None:
         tail_of(layout, array(nobody, nobody), tagged(9, b"x")),
         section(tagged(7, b"y")) if layout is FETCH else array() + section(tagged(7, b"y")),
     ):
-        assert rewrite(memoryview(tail), layout, Everywhere()) is None
+        assert rewrite(memoryview(tail), layout, OneAddress()) is None
 
 
 def test_both_counts_of_addresses_are_rewritten() -> None:
@@ -170,32 +170,32 @@ def test_damaged_tails_are_refused(layout: Streamed) -> None:
     refused = (MalformedFrame, *OUT_OF_BYTES)
     for cut in range(len(whole)):
         with pytest.raises(refused):
-            rewrite(memoryview(whole[:cut]), layout, Everywhere())
+            rewrite(memoryview(whole[:cut]), layout, OneAddress())
     with pytest.raises(MalformedFrame):
-        rewrite(memoryview(whole + b"\0"), layout, Everywhere())
+        rewrite(memoryview(whole + b"\0"), layout, OneAddress())
     for bad in (
         b"\x01\x09\xff\xff\xff\xff\x07",  # longer than there is
         b"\xff\xff\xff\xff\x07" + tagged(9, b""),  # more fields than there are
         b"\x01" + b"\x80" * 6,  # a varint without an end
     ):
         with pytest.raises(refused):
-            rewrite(memoryview((array() if layout is SHARE_FETCH else b"") + bad), layout, Everywhere())
+            rewrite(memoryview((array() if layout is SHARE_FETCH else b"") + bad), layout, OneAddress())
     many = tail_of(layout, b"\xff\xff\xff\xff\x07" + endpoint(1, "A" * 20, 9092))
     with pytest.raises(refused):
-        rewrite(memoryview(many), layout, Everywhere())
+        rewrite(memoryview(many), layout, OneAddress())
 
 
 def test_a_field_that_is_not_as_long_as_its_array_is_refused() -> None:
     nodes = array(endpoint(1, "A" * 20, 9092))
     for value in (nodes + b"\0", nodes[:-1]):
         with pytest.raises((MalformedFrame, *OUT_OF_BYTES)):
-            rewrite(memoryview(section(tagged(0, value), tagged(5, b"\0" * 40))), FETCH, Everywhere())
+            rewrite(memoryview(section(tagged(0, value), tagged(5, b"\0" * 40))), FETCH, OneAddress())
 
 
 def test_so_many_fields_that_no_number_is_left_are_refused() -> None:
     others = [tagged(tag, b"") for tag in range(1, 128)]
     with pytest.raises(MalformedFrame):
-        rewrite(memoryview(section(tagged(0, array(endpoint(1, "A" * 20, 1))), *others)), FETCH, Everywhere())
+        rewrite(memoryview(section(tagged(0, array(endpoint(1, "A" * 20, 1))), *others)), FETCH, OneAddress())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -1,4 +1,4 @@
-"""Who owned an identity when, from events in any order and any number, against a naive twin."""
+"""The owner of an identity at each time, from events in any order and number, against a naive twin."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ FAR_PAST = -1
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Change]:
-    """What Raft may have committed for one identity; leaders' clocks differ."""
+    """The changes that Raft may have committed for one identity; the leaders' clocks differ."""
     generations = draw(st.lists(st.integers(1, 60), unique=True, min_size=1, max_size=12))
     changes, before, now_ms = [], None, 1_000_000
     for generation in sorted(generations):
         owners = draw(st.sampled_from(OWNERS))
         now_ms += draw(st.integers(-50, 500))
-        told_before = draw(st.sampled_from((before, before, before, None, ("p9",))))
-        changes.append(Change(generation, owners, told_before, "takeover", now_ms, now_ms + 5))
+        reported_before = draw(st.sampled_from((before, before, before, None, ("p9",))))
+        changes.append(Change(generation, owners, reported_before, "takeover", now_ms, now_ms + 5))
         if draw(st.integers(0, 9)) == 0:
             other = draw(st.sampled_from([each for each in OWNERS if each != owners]))
-            changes.append(Change(generation, other, told_before, "takeover", now_ms, now_ms + 5))
+            changes.append(Change(generation, other, reported_before, "takeover", now_ms, now_ms + 5))
         before = owners
     return changes
 
 
 @st.composite
 def tellings(draw: st.DrawFn) -> tuple[list[Change], list[list[Change]]]:
-    """A history, and the batches it is told in: with repetitions, with other times, in another order."""
+    """A history, and the batches in which it is reported: repeated, with other times, and reordered."""
     history = draw(histories())
-    told = [
+    reported = [
         Change(
             each.generation,
             each.owners,
@@ -50,26 +50,26 @@ def tellings(draw: st.DrawFn) -> tuple[list[Change], list[list[Change]]]:
         for each in history
         for _ in range(draw(st.integers(1, 3)))
     ]
-    told = draw(st.permutations(told))
+    reported = draw(st.permutations(reported))
     batches: list[list[Change]] = [[]]
-    for each in told:
+    for each in reported:
         batches[-1].append(each)
         if draw(st.booleans()):
             batches.append([])
-    return told, batches
+    return reported, batches
 
 
 @given(tellings())
 def test_final_timeline_equals_that_of_the_naive_twin(
-    told: tuple[list[Change], list[list[Change]]],
+    reported: tuple[list[Change], list[list[Change]]],
 ) -> None:
-    everything, batches = told
+    all_reports, batches = reported
     known, table = OwnershipHistory(), dict[Any, Row]()
     for batch in batches:
         known, rows = known.learn(batch, FAR_PAST)
         table.update((row.key, row) for row in rows)
     holds = [row for row in table.values() if not row.withdrawn]
-    assert sorted(map(plain, holds)) == sorted(naive(everything))
+    assert sorted(map(plain, holds)) == sorted(naive(all_reports))
 
 
 @given(histories())
@@ -80,7 +80,7 @@ def test_settled_change_is_forgotten_and_repeats_are_ignored(history: Sequence[C
         table.update((row.key, row) for row in rows)
     brief, short = OwnershipHistory(), dict[Any, Row]()
     for each in history:
-        # All that came before is settled: nothing will be told of it again.
+        # Everything before is settled: no further report of it will come.
         brief, rows = brief.learn([each], each.proposed_at_ms + 10_000)
         short.update((row.key, row) for row in rows)
         assert len({kept.generation for kept in brief.changes}) == 1
@@ -90,10 +90,10 @@ def test_settled_change_is_forgotten_and_repeats_are_ignored(history: Sequence[C
 
 
 @given(tellings())
-def test_telling_everything_again_changes_nothing(told: tuple[list[Change], list[list[Change]]]) -> None:
-    everything, _ = told
-    known, _ = OwnershipHistory().learn(everything, FAR_PAST)
-    again, rows = known.learn(everything, FAR_PAST)
+def test_telling_everything_again_changes_nothing(reported: tuple[list[Change], list[list[Change]]]) -> None:
+    all_reports, _ = reported
+    known, _ = OwnershipHistory().learn(all_reports, FAR_PAST)
+    again, rows = known.learn(all_reports, FAR_PAST)
     assert (again, rows) == (known, [])
 
 
@@ -135,18 +135,18 @@ def plain(row: Row) -> Plain:
     return (row.what, row.generation, row.owners, row.from_ms, end, *(each or 0 for each in times))
 
 
-def naive(told: Sequence[Change]) -> list[Plain]:
-    """All that was told, looked at again and again, without any cleverness."""
+def naive(reported: Sequence[Change]) -> list[Plain]:
+    """The result of all reported changes, by repeated simple passes."""
     found: list[Plain] = []
-    generations = sorted({each.generation for each in told})
+    generations = sorted({each.generation for each in reported})
     last_ms = 0
     starts: dict[int, int] = {}
     for generation in generations:
-        last_ms = max(last_ms, min(each.proposed_at_ms for each in told if each.generation == generation))
+        last_ms = max(last_ms, min(each.proposed_at_ms for each in reported if each.generation == generation))
         starts[generation] = last_ms
     for place, generation in enumerate(generations):
-        sets = sorted({each.owners for each in told if each.generation == generation})
-        of_first = [each for each in told if (each.generation, each.owners) == (generation, sets[0])]
+        sets = sorted({each.owners for each in reported if each.generation == generation})
+        of_first = [each for each in reported if (each.generation, each.owners) == (generation, sets[0])]
         end = starts[generations[place + 1]] if place + 1 < len(generations) else -1
         committed = min(each.committed_at_ms for each in of_first)
         alive = max(each.alive_at_ms or 0 for each in of_first)
@@ -156,13 +156,15 @@ def naive(told: Sequence[Change]) -> list[Plain]:
         found.append(("interval", generation, sets[0], starts[generation], end, *times))
         for owners in sets[1:]:
             at = min(
-                each.proposed_at_ms for each in told if (each.generation, each.owners) == (generation, owners)
+                each.proposed_at_ms
+                for each in reported
+                if (each.generation, each.owners) == (generation, owners)
             )
             found.append(("overlap", generation, owners, at, -1, 0, 0, 0, 0))
         if place:
-            previous = min(each.owners for each in told if each.generation == generations[place - 1])
-            said = [each.before for each in of_first if each.before is not None]
-            if said and said[0] != previous:
+            previous = min(each.owners for each in reported if each.generation == generations[place - 1])
+            former_owners = [each.before for each in of_first if each.before is not None]
+            if former_owners and former_owners[0] != previous:
                 since = starts[generations[place - 1]]
-                found.append(("gap", generation, said[0], since, starts[generation], 0, 0, 0, 0))
+                found.append(("gap", generation, former_owners[0], since, starts[generation], 0, 0, 0, 0))
     return found

@@ -1,4 +1,4 @@
-"""Balance by weight: what a proposal gains and costs, and that it is not made for less than it is worth."""
+"""Balance by weight: the gain and the cost of a proposal, and the minimum gain for which it is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ gains = st.floats(0.05, 0.5)
 def loads(
     weighing: Weights, after: Mapping[BrokerId, Ownership], proxy_ids: list[ProxyId]
 ) -> dict[ProxyId, float]:
-    """The naive twin: what idle identities weigh included."""
+    """The naive twin, including the weights of idle identities."""
     given = {b: weighing.weights.get(b, 0.0) for b in after}
     idle = IDLE_WEIGHT_SHARE * (sum(given.values()) / len(given) or 1.0)
     return {
@@ -41,11 +41,11 @@ def test_a_proposal_gains_enough_or_is_not_made(
 ) -> None:
     members, brokers, previous, pins, unreachable = case
     weighing = Weights(weights, min_gain)
-    # What had to move has moved: from here on it is for balance alone.
+    # The forced moves are done: the following moves are for balance only.
     settled = assign(members, brokers, previous, pins, unreachable, Weights(weights, 1.0))
     after = assign(members, brokers, settled, pins, unreachable, weighing)
-    # A proxy without a port for any of them owns what nobody else may, and is no part of the balance.
-    # Found by an example with one that had more than it could ever be relieved of.
+    # A proxy without ports keeps the identities that only it may own, and is no part of the balance.
+    # Found by an example with such a proxy, whose load could not be reduced.
     live = [p for p, each in members.items() if each.eligible and any(map(each.serves, brokers))]
     if {b: o.owners for b, o in after.items()} == {b: o.owners for b, o in settled.items()}:
         return
@@ -56,7 +56,7 @@ def test_a_proposal_gains_enough_or_is_not_made(
 @settings(max_examples=examples(60))
 @given(st.data(), st.integers(0, 2**32))
 def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObject, seed: int) -> None:
-    """Beside brute force over all ownerships with one owner each."""
+    """Compared with brute force over all ownerships with one owner each."""
     chance = random.Random(seed)
     members = data.draw(fleets(3, least=2))
     brokers = data.draw(clusters(6, least=len(members)))
@@ -77,7 +77,7 @@ def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObje
 
 
 def zipf(seed: int) -> dict[BrokerId, float]:
-    """By rank, where the ranks are dealt by chance; with seed 0 the first identities are the hottest."""
+    """Weights by rank, in random order; with seed 0 the first identities have the greatest weights."""
     ranks = list(range(1, BROKERS + 1))
     if seed:
         random.Random(seed).shuffle(ranks)
@@ -86,7 +86,10 @@ def zipf(seed: int) -> dict[BrokerId, float]:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_skewed_load_is_halved_with_few_moves(seed: int) -> None:
-    """60 identities, 6 proxies, Zipf 1.1. What dealing them out anew would move is the most it may cost."""
+    """60 identities, 6 proxies, Zipf 1.1.
+
+    An assignment from scratch would move at least as many identities.
+    """
     members = {f"p{n}": member(f"p{n}", space=IdentitySpace(1, BROKERS)) for n in range(1, PROXIES + 1)}
     brokers = {n: Broker(n, "broker", 9000 + n) for n in range(1, BROKERS + 1)}
     counted = {b: Ownership((f"p{(b - 1) * PROXIES // BROKERS + 1}",)) for b in brokers}
@@ -102,12 +105,12 @@ def test_a_skewed_load_is_halved_with_few_moves(seed: int) -> None:
 
 
 def skew(each: Mapping[ProxyId, float]) -> float:
-    """The greatest load beside the mean."""
+    """The greatest load divided by the mean."""
     return max(each.values()) * len(each) / sum(each.values())
 
 
 def dealt_from_scratch(weighing: Weights, members: Mapping[ProxyId, object]) -> dict[BrokerId, Ownership]:
-    """The heaviest first, each to who has least; whatever was before."""
+    """Assign the heaviest first, each to the proxy with the least load, regardless of the former owners."""
     sums = dict.fromkeys(members, 0.0)
     after = {}
     for broker_id, weight in sorted(weighing.weights.items(), key=lambda each: -each[1]):

@@ -1,4 +1,4 @@
-"""A small fleet and its sessions, and what clients of it must be told, worked out the naive way."""
+"""A small fleet and its sessions, and the bytes that clients must get, computed in the naive way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DIRECTORY = Directory(
 
 
 def advertised(broker_id: int, host: str = "", port: int = 0) -> tuple[str, int]:
-    """What a client must be told: the naive twin of AddressBook.lookup."""
+    """The endpoint to advertise to a client: the naive twin of AddressBook.lookup."""
     owners = ADVERTISED.get(broker_id, ("p1",))
     owner = MEMBERS[owners[0] if len(owners) == 1 else pick(owners, CLIENT_KEY)]
     listener = owner.listeners[1]
@@ -68,7 +68,7 @@ def blanks(name: str) -> bool:
 def request(
     key: int, version: int, correlation_id: int, body: bytes = b"", client_id: bytes | None = CLIENT_ID
 ) -> bytes:
-    """A request as a client sends it; the header is all that most tests need."""
+    """Make a request as a client sends it. Most tests need only the header."""
     name = struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id
     rest = struct.pack(">hhi", key, version, correlation_id) + name + body
     return struct.pack(">i", len(rest)) + rest
@@ -77,7 +77,7 @@ def request(
 def produce(
     version: int, correlation_id: int, acks: int, records: bytes = b"", transactional_id: str | None = None
 ) -> bytes:
-    """A Produce request whose topics are just bytes."""
+    """Make a Produce request whose topics are arbitrary bytes."""
     if version >= 9:
         text = (
             b"\0"
@@ -94,7 +94,7 @@ def produce(
 
 @dataclass
 class Play:
-    """One session, fed the way a shell feeds it; keeps what came out."""
+    """One session, driven as its shell does it, and its output."""
 
     session: Session
     source: AddressSource
@@ -108,7 +108,7 @@ class Play:
     reads_per_sample: int = 0
     reads: int = 0
     timed: list[tuple[int, int, int, float]] = field(default_factory=list)
-    """Of answers: API key, bytes of the request and of the answer, seconds."""
+    """Observed answers: API key, bytes of the request and of the answer, seconds."""
 
     @classmethod
     def new(cls, directory: Directory = DIRECTORY, limits: Limits | None = None) -> Play:
@@ -127,7 +127,7 @@ class Play:
         return cls(session, source, counters, seen, reads_per_sample=2, timed=timed)
 
     def client(self, data: bytes) -> None:
-        """The client sends."""
+        """Send bytes as the client."""
         data = self.client_rest + data
         self.reads += 1
         sampled = self.reads_per_sample and self.reads % self.reads_per_sample == 0
@@ -142,7 +142,7 @@ class Play:
         self.most_kept_bytes = max(self.most_kept_bytes, len(self.client_rest))
 
     def broker(self, data: bytes) -> None:
-        """The broker sends."""
+        """Send bytes as the broker."""
         data = self.broker_rest + data
         written: list[bytes | memoryview] = []
         session = self.session
@@ -152,7 +152,7 @@ class Play:
                 while session.is_working:
                     session.work(written.append)
                 data = data[session.receive_from_broker(data, written.append) :]
-        finally:  # what was written before an error has gone, too
+        finally:  # bytes that were written before an error have been sent, too
             self.to_client += b"".join(written)
         if session.is_holding and not session.held_bytes:
             session.is_holding = False
@@ -161,7 +161,7 @@ class Play:
         assert len(self.broker_rest) < 8
 
     def ask(self, *requests: tuple[int, int, int]) -> None:
-        """The client sends requests that the headers alone make: api key, version, correlation id."""
+        """Send requests that consist of headers only: API key, version, correlation id."""
         for key, version, correlation_id in requests:
             self.client(
                 produce(version, correlation_id, 1) if key == 0 else request(key, version, correlation_id)
@@ -169,14 +169,14 @@ class Play:
 
 
 def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """``data`` cut at those positions."""
+    """Split ``data`` at these positions."""
     marks = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
     return [data[low:high] for low, high in pairwise(marks)]
 
 
 @contextmanager
 def small_slices(slice_bytes: int, at_once_bytes: int = 0) -> Iterator[None]:
-    """Have responses that are held patched in slices of this size, where they are longer than the other."""
+    """Patch held responses in slices of this size, if they are longer than the second size."""
     with (
         patch.object(_tables, "SLICE_BYTES", slice_bytes),
         patch.object(rewriter, "AT_ONCE_BYTES", at_once_bytes),

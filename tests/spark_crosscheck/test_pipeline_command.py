@@ -27,7 +27,7 @@ from fleet.drills.workload.checker import Stream, audit_of
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka
-from tests.browser import chromium, complaints, pictures, text
+from tests.browser import browser_log, chromium, pictures, text
 from tests.browser import rows as rows_of
 from tests.chaos.harness import await_flow
 from tests.chaos.seeded.workloads import PARTITIONS, Client
@@ -251,7 +251,7 @@ def test_timeline_of_real_fleet_matches_its_commits(
         }
         assert {int(row[0]): int(row[3]) for row in rows_of(browser, "takeover-table")} == missing_ms
         assert min(pictures(browser).values()) > 0
-        assert complaints(browser) == []
+        assert browser_log(browser) == []
     anomalies = run_json(["pipeline", "anomalies", "--tables", str(out), "--json"])
     assert (anomalies["flapping"], anomalies["stale_clients"]) == ([], [])
     assert {each["proxy_id"] for each in anomalies["one_sided"]} <= {leader}

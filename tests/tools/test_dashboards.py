@@ -20,7 +20,7 @@ from prometheus_client import generate_latest
 from fleet.admin.metrics import SUSPICIONS, FleetCollector, registry_of
 from fleet.admin.snapshot import CONDITIONS
 from fleet.cli import pipeline as pipeline_cli
-from tests.dashboards import Json, as_asked, complaints, dashboard, panels, queries
+from tests.dashboards import Json, complaints, dashboard, panels, queries, with_variables_replaced
 from tests.unit.admin.sample_snapshot import view
 from tools import gen_dashboard
 
@@ -298,7 +298,7 @@ def test_promtool_accepts_a_configuration_with_token_and_tls(tmp_path: Path) -> 
 
 def test_promtool_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
     recorded = [
-        {"record": f"fleet:query:{number}", "expr": as_asked(expression)}
+        {"record": f"fleet:query:{number}", "expr": with_variables_replaced(expression)}
         for number, expression in enumerate(ASKED)
     ]
     assert not any("$" in each["expr"] for each in recorded)

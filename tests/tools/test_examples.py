@@ -25,4 +25,4 @@ def _as_before() -> Iterator[None]:
 def test_examples_are_a_tenth_of_a_thorough_run_or_five(quick: bool, thorough: int, tried: int) -> None:
     examples.use_profile(quick)
     assert examples.examples(thorough) == tried
-    assert settings().max_examples == examples.examples(examples.DEFAULT)
+    assert settings().max_examples == examples.examples(examples.DEFAULT_EXAMPLES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.seeded.command import KEPT, write_report
+from tests.chaos.seeded.command import HANDWRITTEN_HEADING, write_report
 from tests.chaos.seeded.report import Measures, Noticed, measures, page, summarize
 from tests.tools.sample_chaos import chaos_run
 
@@ -58,8 +58,8 @@ def test_the_page_tells_of_violations_and_how_to_repeat_them() -> None:
 def test_a_new_report_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
     report = tmp_path / "reliability.md"
     write_report(report, summarize([chaos_run()]), 7)
-    report.write_text(report.read_text() + f"\n{KEPT}\n\nA bug.\n")
+    report.write_text(report.read_text() + f"\n{HANDWRITTEN_HEADING}\n\nA bug.\n")
     write_report(report, summarize([chaos_run()] * 2), 7)
     assert report.read_text().startswith("# Reliability\n")
     assert "2 runs, seeds 7 to 8" in report.read_text()
-    assert report.read_text().endswith(f"\n\n{KEPT}\n\nA bug.\n")
+    assert report.read_text().endswith(f"\n\n{HANDWRITTEN_HEADING}\n\nA bug.\n")

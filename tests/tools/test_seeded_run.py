@@ -181,7 +181,7 @@ async def test_reason_is_reported_where_the_history_cannot_be_written(stage: Sta
     (tmp_path / "history.jsonl").mkdir()
     result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
     assert result.violations == (Violation("broke", "DemoError: p1 ended with code 1"),)
-    assert "its history could not be written: IsADirectoryError" in stage.said[-1]
+    assert "cannot write the history: IsADirectoryError" in stage.said[-1]
 
 
 @pytest.mark.parametrize(

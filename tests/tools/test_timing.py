@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests import timing
-from tests.timing import OUTPUT, Durations, TimeLimit
+from tests.timing import LEFT_OUT_KEY, Durations, TimeLimit
 from tools.bootstrap import ROOT
 from tools.shards import UNKNOWN_FILE_S
 
@@ -174,7 +174,7 @@ def test_limit_adds_up_what_workers_left_out() -> None:
     worker, controller = (TimeLimit(100.0, {}, Counter({"a.py": count})) for count in (2, 1))
     config = SimpleNamespace(workerinput={}, workeroutput={})
     worker.pytest_sessionfinish(SimpleNamespace(config=config))  # type: ignore[arg-type]
-    assert config.workeroutput == {OUTPUT: {"a.py": 2}}
+    assert config.workeroutput == {LEFT_OUT_KEY: {"a.py": 2}}
     controller.pytest_testnodedown(config)
     terminal = Terminal()
     controller.pytest_terminal_summary(terminal)  # type: ignore[arg-type]

@@ -64,8 +64,8 @@ class Tool:
         folder = Path(spec.folder)
         logging, config = folder / "log4j2.properties", folder / f"{name}.properties"
         logging.write_text(_LOGGING)
-        wanted = {**settings, **properties(spec.client_config)}
-        config.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
+        tool_properties = {**settings, **properties(spec.client_config)}
+        config.write_text("".join(f"{key}={value}\n" for key, value in tool_properties.items()))
         command = java(CHECKOUT_LIBS, logging, *_HEAP, f"org.apache.kafka.tools.{name}")
         command += ["--bootstrap-server", spec.bootstrap_servers, "--topic", spec.topic]
         command += ["--command-config", str(config), *arguments]

@@ -20,7 +20,7 @@ from tests.chaos.seeded.run import perform, prepare, remove
 from tests.chaos.seeded.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
 
 INTERRUPTED = 130
-KEPT = "## What was found and fixed"
+HANDWRITTEN_HEADING = "## What was found and fixed"
 """The part of the page after this line is written by hand."""
 
 
@@ -66,7 +66,7 @@ def command(
 ) -> int:
     """Break a fleet on this machine in ways that a seed decides, and check that it keeps its promises.
 
-    Exit code 1 where it does not; the command that repeats such a run is printed, and its logs are kept.
+    Exit code 1: a promise was broken. Prints the command that repeats such a run, and keeps its logs.
     """
     first = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     plans = [chosen(name) if name else plan_of(first + number, length) for number in range(runs)]
@@ -89,8 +89,10 @@ def command(
 def write_report(path: Path, document: ChaosDocument, first_seed: int) -> None:
     """The new page, followed by the part of the old page that was written by hand."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
-    _, heading, kept = old.partition(KEPT)
-    path.write_text(page(document, first_seed) + (f"\n{heading}{kept}" if heading else ""), encoding="utf-8")
+    _, heading, handwritten = old.partition(HANDWRITTEN_HEADING)
+    path.write_text(
+        page(document, first_seed) + (f"\n{heading}{handwritten}" if heading else ""), encoding="utf-8"
+    )
 
 
 async def _main(plans: Sequence[Plan], known: Results | None, *, keep: bool) -> ChaosDocument:
@@ -99,32 +101,32 @@ async def _main(plans: Sequence[Plan], known: Results | None, *, keep: bool) -> 
         for each in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(each, task.cancel)
     results: list[RunResult] = []
-    wanted: list[Plan] = []
+    remaining: list[Plan] = []
     for plan in plans:
         result = known.clean(plan) if known else None
         if result is None:
-            wanted.append(plan)
+            remaining.append(plan)
         else:
             results.append(result)
     if results:
-        say(f"{len(results)} of {len(plans)} runs are known to have no violation, {len(wanted)} remain")
-    if not wanted:
+        say(f"{len(results)} of {len(plans)} runs are known to have no violation, {len(remaining)} remain")
+    if not remaining:
         return summarize(results)
     folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))
     async with prepare(folder, say) as ground:
-        for number, plan in enumerate(wanted, 1):
+        for number, plan in enumerate(remaining, 1):
             started_s = time.monotonic()
             result = await perform(plan, ground, folder / f"run-{number}", say)
             results.append(result)
             if known:
                 known.add(result)
-            _tell(result, number, len(wanted), time.monotonic() - started_s)
+            _print_result(result, number, len(remaining), time.monotonic() - started_s)
             if not result.violations and not keep:
                 remove(result)
     return summarize(results)
 
 
-def _tell(result: RunResult, number: int, runs: int, took_s: float) -> None:
+def _print_result(result: RunResult, number: int, runs: int, took_s: float) -> None:
     verdict = "no violation" if not result.violations else f"{len(result.violations)} VIOLATIONS"
     say(f"run {number} of {runs}, plan {result.plan}: {verdict} ({took_s:.0f} s)")
     stalls = (f"{client} {stall_ms:.0f} ms" for client, stall_ms in result.stalls_ms.items())

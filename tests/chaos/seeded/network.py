@@ -204,13 +204,13 @@ async def knock(at: Endpoint, limit_s: float, requests: int = 1, padding: int = 
         padding: number of bytes to add to each request.
     """
     started_s = time.monotonic()
-    asked = b"".join(_api_versions(number, padding) for number in range(requests))
+    requests_sent = b"".join(_api_versions(number, padding) for number in range(requests))
     answered = 0
     try:
         async with asyncio.timeout(limit_s):
             reader, writer = await asyncio.open_connection(at.host, at.port)
             try:
-                writer.write(asked)
+                writer.write(requests_sent)
                 for _ in range(requests):
                     (size,) = struct.unpack(">i", await reader.readexactly(4))
                     answered += 4 + len(await reader.readexactly(size))
@@ -220,7 +220,7 @@ async def knock(at: Endpoint, limit_s: float, requests: int = 1, padding: int = 
         return Knock(None)
     except (OSError, asyncio.IncompleteReadError):
         return Knock(None, broken=True)
-    return Knock(time.monotonic() - started_s, bytes_out=len(asked), bytes_in=answered)
+    return Knock(time.monotonic() - started_s, bytes_out=len(requests_sent), bytes_in=answered)
 
 
 def _api_versions(correlation_id: int, padding: int) -> bytes:

@@ -181,7 +181,7 @@ def page(document: ChaosDocument, first_seed: int) -> str:
     lines = [
         "# Reliability",
         "",
-        "Written by `make test-long`; what the figures mean is said in",
+        "Written by `make test-long`; what the figures mean is explained in",
         "[chaos.schema.json](schemas/chaos.schema.json). The same faults again:",
         f'`make chaos ARGS="--runs {document.runs} --seed {first_seed} --json"`.',
         "",

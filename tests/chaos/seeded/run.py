@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class SharedServers:
     """Servers that all runs share.
 
     Args:
@@ -66,7 +66,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
+class RunFailure:
     """The error that stopped a run, and its time."""
 
     at_s: float
@@ -81,7 +81,7 @@ def toxiproxy(folder: Path) -> Iterator[Toxiproxy]:
 
 
 @asynccontextmanager
-async def prepare(folder: Path, say: Say) -> AsyncIterator[Ground]:
+async def prepare(folder: Path, say: Say) -> AsyncIterator[SharedServers]:
     """Run three brokers behind Toxiproxy for the block. Raises: DemoError: the brokers do not start."""
     say(f"starting {BROKERS} Kafka brokers")
     broker_ids = range(1, BROKERS + 1)
@@ -94,10 +94,10 @@ async def prepare(folder: Path, say: Say) -> AsyncIterator[Ground]:
         kafka = KafkaCluster(BROKERS, folder / "kafka", libs=libs, more_listeners={_LISTENER: at})
         network.put_before_brokers(kafka, _LISTENER, at)
         async with kafka:
-            yield Ground(kafka, network, tuple(at.values()))
+            yield SharedServers(kafka, network, tuple(at.values()))
 
 
-async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResult:
+async def perform(plan: Plan, ground: SharedServers, folder: Path, say: Say) -> RunResult:
     """Carry out one plan, and check its history.
 
     Returns: the result. The folder of the run stays for an investigation.
@@ -107,7 +107,7 @@ async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResu
 
 
 async def witness(
-    plan: Plan, ground: Ground, folder: Path, say: Say, events: Mapping[str, object] | None = None
+    plan: Plan, ground: SharedServers, folder: Path, say: Say, events: Mapping[str, object] | None = None
 ) -> tuple[RunResult, History | None]:
     """Like `perform`, but with the history; None if the plan could not be carried out.
 
@@ -123,7 +123,7 @@ async def witness(
     try:
         await run.perform()
     except (FleetError, KafkaException, psutil.Error, ExceptionGroup) as error:
-        run.violations.append(Violation("broke", _told(error)))
+        run.violations.append(Violation("broke", _error_text(error)))
     return run.result(), run.history
 
 
@@ -131,7 +131,7 @@ class _Run:
     """One plan in front of one fleet."""
 
     def __init__(
-        self, plan: Plan, ground: Ground, folder: Path, say: Say, events: Mapping[str, object] | None
+        self, plan: Plan, ground: SharedServers, folder: Path, say: Say, events: Mapping[str, object] | None
     ) -> None:
         self._plan = plan
         self._kafka = ground.kafka
@@ -166,7 +166,7 @@ class _Run:
         try:
             await self._carry_out()
         except Exception as error:
-            self._leave_what_is_known(error)
+            self._write_failed_history(error)
             raise
 
     async def _carry_out(self) -> None:
@@ -229,13 +229,13 @@ class _Run:
             brokers_failed=self._plan.brokers_fail,
         )
 
-    def _leave_what_is_known(self, error: Exception) -> None:
+    def _write_failed_history(self, error: Exception) -> None:
         """Write the history of a failed run. An error here must not hide the cause of the failure."""
-        broke = Broke(time.monotonic(), _told(error))
+        run_failure = RunFailure(time.monotonic(), _error_text(error))
         try:
-            write(self._folder / HISTORY, self._plan, self._done, self.history or self._seen(), broke)
+            write(self._folder / HISTORY, self._plan, self._done, self.history or self._seen(), run_failure)
         except Exception as failure:
-            self._say(f"  its history could not be written: {_told(failure)}")
+            self._say(f"  cannot write the history: {_error_text(failure)}")
 
     def result(self) -> RunResult:
         """The result up to now."""
@@ -370,11 +370,13 @@ def replay(plan: Plan) -> str:
     return f'make chaos ARGS="--runs 1 --seed {plan.name}{length}"'
 
 
-def write(path: Path, plan: Plan, done: Sequence[Done], history: History, broke: Broke | None = None) -> None:
+def write(
+    path: Path, plan: Plan, done: Sequence[Done], history: History, failure: RunFailure | None = None
+) -> None:
     """A run as JSON lines, ordered by time on the machine's monotonic clock.
 
     Args:
-        broke: the error that stopped the run; the other lines are incomplete then.
+        failure: the error that stopped the run; the other lines are incomplete then.
     """
     lines: list[tuple[float, dict[str, object]]] = [(0.0, {"what": "plan", **asdict(plan)})]
     for each in done:
@@ -388,15 +390,15 @@ def write(path: Path, plan: Plan, done: Sequence[Done], history: History, broke:
         for what in ("acknowledged", "received", "log", "aborted"):
             for event in getattr(stream, what):
                 lines.append((event.at_s, {"what": what, "client": stream.name, **asdict(event)}))
-    if broke is not None:
-        lines.append((broke.at_s, {"what": "broke", **asdict(broke)}))
+    if failure is not None:
+        lines.append((failure.at_s, {"what": "broke", **asdict(failure)}))
     lines.sort(key=lambda line: line[0])
     with path.open("w") as file:
         for at_s, line in lines:
             file.write(json.dumps({"at_s": round(at_s, 6), **line}) + "\n")
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

@@ -12,22 +12,22 @@ import (
 
 const every = 3 * time.Millisecond
 
-// Ledger tells what happens to each record, and knows which records are still to be received.
+// Ledger prints what happens to each record, and knows which records the group has not received yet.
 type Ledger struct {
 	mutex        sync.Mutex
 	acknowledged map[string]bool
 	received     map[string]bool
 }
 
-// NewLedger returns empty books.
+// NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
 	return &Ledger{acknowledged: map[string]bool{}, received: map[string]bool{}}
 }
 
-// Acknowledged notes and tells a record that the cluster has.
+// Acknowledged notes and prints a record that the cluster has acknowledged.
 func (l *Ledger) Acknowledged(value []byte) { l.note("acknowledged", l.acknowledged, value) }
 
-// Received notes and tells a record that the group was given.
+// Received notes and prints a record that the group has received.
 func (l *Ledger) Received(value []byte) { l.note("received", l.received, value) }
 
 func (l *Ledger) note(what string, in map[string]bool, value []byte) {
@@ -37,7 +37,7 @@ func (l *Ledger) note(what string, in map[string]bool, value []byte) {
 	Tell(what, string(value))
 }
 
-// Complete says whether every record that was acknowledged was received.
+// Complete reports whether every acknowledged record was received.
 func (l *Ledger) Complete() bool {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()

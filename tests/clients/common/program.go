@@ -1,5 +1,5 @@
-// Package common is what the tests' programs around Go clients share: their command line, what they print, the books
-// of records, and settings by the names that `fleet client-config` prints.
+// Package common is shared by the tests' programs around Go clients: their command line, their output, the ledger of
+// records, and settings by the names that `fleet client-config` prints.
 package common
 
 import (
@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// Client is what the options of the command line say of every client.
+// Client has the options of the command line that all clients share.
 type Client struct {
 	Bootstrap []string
 	// TLS is nil for plaintext.
@@ -21,7 +21,7 @@ type Client struct {
 	Settings Settings
 }
 
-// Command is given the arguments that it names.
+// Command names its arguments, and receives them.
 type Command struct {
 	Arguments []string
 	Run       func(client Client, arguments []string) error
@@ -43,7 +43,7 @@ func Tell(what string, value any) {
 	fmt.Printf("%s\t%v\n", what, value)
 }
 
-// Main runs the command that the command line names. It tells what has "failed", and "closed" after a success.
+// Main runs the command that the command line names. It prints "failed" for an error, and "closed" after a success.
 func (p Program) Main() {
 	version := flag.Bool("version", false, "print the library's version")
 	authority := flag.String("ca", "", "a file; makes connections TLS")

@@ -17,8 +17,8 @@ def run(*arguments: str) -> Output:
 def by_franz_go(name: str, bootstrap: str, credentials: Credentials) -> Outcomes:
     """The outcome of each attempt by franz-go, as `by_librdkafka` returns the outcomes of librdkafka."""
     sasl = ["-mechanism", credentials.mechanism, "-secret", credentials.secret]
-    said = run(*sasl, "-username", credentials.username, "rights", bootstrap, name)
-    return {what: ", ".join(values) for what, values in said.items()}
+    events = run(*sasl, "-username", credentials.username, "rights", bootstrap, name)
+    return {operation: ", ".join(values) for operation, values in events.items()}
 
 
 class FranzGo(GoProgram):

@@ -148,15 +148,15 @@ func (s somebody) deletes(name string) error {
 	})
 }
 
-// lists returns the wanted topics that the cluster's metadata names.
-func (s somebody) lists(wanted ...string) (seen []string, err error) {
+// lists returns the names topics that the cluster's metadata names.
+func (s somebody) lists(names ...string) (seen []string, err error) {
 	err = s.with(func(ctx context.Context, client *kgo.Client) error {
 		response, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, client)
 		if err != nil {
 			return err
 		}
 		for _, topic := range response.Topics {
-			if slices.Contains(wanted, *topic.Topic) {
+			if slices.Contains(names, *topic.Topic) {
 				seen = append(seen, *topic.Topic)
 			}
 		}

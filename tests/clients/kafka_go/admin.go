@@ -16,7 +16,7 @@ import (
 const retention = "3600000"
 
 // admin makes a topic, alters and describes it, and deletes it; it describes the cluster, a broker and a group.
-// It tells all that it learns, but no address, so that two clusters' answers can be compared.
+// It prints each answer without addresses, so that a test can compare the answers of two clusters.
 func admin(client common.Client, arguments []string) error {
 	topic, group := arguments[0], arguments[1]
 	return with(client, func(ctx context.Context, made parts) error {
@@ -64,7 +64,7 @@ func alters(ctx context.Context, asks *kafka.Client, topic string) error {
 	return outcome("altered", response.Resources[0].Error)
 }
 
-// describes tells a configuration once it has a setting: a broker may be asked that does not know the topic's yet.
+// describes prints a configuration that has a setting. The first answers may come from a broker without the setting.
 func describes(ctx context.Context, asks *kafka.Client, kind kafka.ResourceType, name, setting string) error {
 	resource := kafka.DescribeConfigRequestResource{ResourceType: kind, ResourceName: name}
 	var settings []string
@@ -144,7 +144,7 @@ func outcome(what string, err error) error {
 	return err
 }
 
-// addresses tells where the client believes the brokers, the leaders of a topic and a group's coordinator to be.
+// addresses prints the addresses that the client knows of the brokers, a topic's leaders and a group's coordinator.
 func addresses(client common.Client, arguments []string) error {
 	topic, group := arguments[0], arguments[1]
 	return with(client, func(ctx context.Context, made parts) error {
@@ -163,7 +163,7 @@ func addresses(client common.Client, arguments []string) error {
 			return err
 		}
 		address("coordinator", found.Coordinator.NodeID, found.Coordinator.Host, found.Coordinator.Port)
-		// The reader's part of the library asks by requests of its own.
+		// The reader's part of the library sends its own requests.
 		partitions, err := made.dialer.LookupPartitions(ctx, "tcp", client.Bootstrap[0], topic)
 		if err != nil {
 			return err

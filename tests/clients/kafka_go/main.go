@@ -1,9 +1,9 @@
-// What tests have kafka-go do: a command each, of which `commands` says the arguments.
+// A program around kafka-go for tests. Each command has its own function; `commands` lists the arguments.
 //
 //	kafka-go-client [-set NAME=VALUE]… [-ca FILE [-certificate FILE -key FILE]] COMMAND BOOTSTRAP …
 //	kafka-go-client -version
 //
-// It prints each thing that happens in a line, "WHAT\tVALUE": "failed" for an error, "closed" at the end of a success.
+// The program prints each event in a line, "WHAT\tVALUE": "failed" for an error, "closed" at the end of a success.
 package main
 
 import (
@@ -37,7 +37,7 @@ type parts struct {
 	reader    *kafka.ReaderConfig
 }
 
-// partsOf makes them with the library's defaults, and then as the command line says.
+// partsOf makes them with the library's defaults, and then applies the command line.
 func partsOf(client common.Client) (parts, error) {
 	dialer := &kafka.Dialer{Timeout: kafka.DefaultDialer.Timeout, DualStack: true, TLS: client.TLS}
 	transport := &kafka.Transport{TLS: client.TLS}
@@ -45,7 +45,7 @@ func partsOf(client common.Client) (parts, error) {
 		Addr:         kafka.TCP(client.Bootstrap...),
 		Transport:    transport,
 		RequiredAcks: kafka.RequireAll,
-		// A record waits for a second by default, which would hide what a takeover costs.
+		// By default a record waits for a second, which would hide the cost of a takeover.
 		BatchTimeout: 10 * time.Millisecond,
 	}
 	reader := &kafka.ReaderConfig{Brokers: client.Bootstrap, Dialer: dialer}
@@ -57,7 +57,7 @@ func (p parts) client() *kafka.Client {
 	return &kafka.Client{Addr: p.writer.Addr, Transport: p.transport, Timeout: limit}
 }
 
-// with has something done by a client, within a limit.
+// with calls a function with a client, within a time limit.
 func with(client common.Client, do func(ctx context.Context, parts parts) error) error {
 	made, err := partsOf(client)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// atATime is how many records are committed together, at most.
+	// atATime is the maximum number of records that are committed together.
 	atATime = 50
 	aWhile  = 100 * time.Millisecond
 )
@@ -27,11 +27,11 @@ type worker struct {
 	writing sync.WaitGroup
 }
 
-// work is a writer and a reader until standard input ends. It tells "acknowledged" and "received" for each record,
-// "refused" for each record that kafka-go gave back with an error, "committed" and "uncommitted" for each commit.
-// A record that was refused is written again. In the end all that was acknowledged is received and committed.
+// work is a writer and a reader until standard input ends. It prints "acknowledged" and "received" for each record,
+// "refused" for each record that kafka-go returned with an error, "committed" and "uncommitted" for each commit.
+// A refused record is written again. At the end all acknowledged records are received and committed.
 //
-// kafka-go has no idempotent writer: what it sends again may be in the log twice.
+// kafka-go has no idempotent writer: a record that it sends again may be in the log twice.
 func work(client common.Client, arguments []string) error {
 	topic, group := arguments[0], arguments[1]
 	made, err := partsOf(client)
@@ -74,7 +74,7 @@ func work(client common.Client, arguments []string) error {
 	return errors.Join(works.writer.Close(), works.reader.Close())
 }
 
-// write hands a record to the writer. It fails where kafka-go does not know the partitions.
+// write passes a record to the writer. It fails if kafka-go does not know the partitions.
 func (w *worker) write(value []byte) {
 	for {
 		err := w.writer.WriteMessages(context.Background(), kafka.Message{Value: value})
@@ -98,7 +98,7 @@ func (w *worker) completed(messages []kafka.Message, err error) {
 	}
 }
 
-// consume commits what it was given, in the same turn. A commit that fails is made again with the next one.
+// consume commits the records that it has received, in the same turn. The next commit repeats a failed one.
 func (w *worker) consume(flushed <-chan struct{}) {
 	newest := map[int]kafka.Message{}
 	for {
@@ -126,7 +126,7 @@ func isClosed(channel <-chan struct{}) bool {
 	}
 }
 
-// fetch adds the newest record of each partition to those that are not committed yet.
+// fetch adds the newest record of each partition to the uncommitted records.
 func (w *worker) fetch(newest map[int]kafka.Message) {
 	ctx, cancel := context.WithTimeout(context.Background(), aWhile)
 	defer cancel()

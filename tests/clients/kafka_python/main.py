@@ -19,23 +19,23 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 PARTITIONS = 12
-EVERY_S = 0.1
-LIMIT_S = 60.0
+PRODUCE_INTERVAL_S = 0.1
+TIMEOUT_S = 60.0
 
 _printing = threading.Lock()
 
 
-def tell(what: str, value: object = "") -> None:
+def print_event(event: str, value: object = "") -> None:
     with _printing:
-        print(f"{what}\t{value}".replace("\n", " "), flush=True)
+        print(f"{event}\t{value}".replace("\n", " "), flush=True)
 
 
 def await_true(condition: Callable[[], bool], complaint: str) -> None:
     """Wait for a condition. Raises: TimeoutError: the condition does not hold within LIMIT_S."""
-    ends_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     while not condition():
-        if time.monotonic() > ends_s:
-            raise TimeoutError(f"{complaint} after {LIMIT_S:g} s")
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{complaint} after {TIMEOUT_S:g} s")
         time.sleep(0.05)
 
 
@@ -49,29 +49,29 @@ class Ledger:
 
     def acknowledge(self, value: str) -> None:
         self.acknowledged.add(value)
-        tell("acknowledged", value)
+        print_event("acknowledged", value)
 
     def receive(self, partition: int, offset: int, value: str) -> None:
         """Note a record. A group may repeat records that it has not committed, but may skip none."""
-        wanted = self._next[partition]
-        if offset < wanted:
-            tell("repeated", f"{partition} {offset}")
+        expected = self._next[partition]
+        if offset < expected:
+            print_event("repeated", f"{partition} {offset}")
             return
-        if offset > wanted:
-            tell("skipped", f"{partition} {wanted} to {offset}")
+        if offset > expected:
+            print_event("skipped", f"{partition} {expected} to {offset}")
         self._next[partition] = offset + 1
         self.received.add(value)
-        tell("received", value)
+        print_event("received", value)
 
 
 def produce(producer: Any, topic: str, ledger: Ledger, stopping: threading.Event) -> None:
     number = 0
-    while not stopping.wait(EVERY_S):
+    while not stopping.wait(PRODUCE_INTERVAL_S):
         for partition in range(PARTITIONS):
             value = f"{partition}-{number}"
-            sent = producer.send(topic, value.encode(), partition=partition)
-            sent.add_callback(lambda _, value=value: ledger.acknowledge(value))
-            sent.add_errback(lambda error: tell("failed", repr(error)))
+            future = producer.send(topic, value.encode(), partition=partition)
+            future.add_callback(lambda _, value=value: ledger.acknowledge(value))
+            future.add_errback(lambda error: print_event("failed", repr(error)))
         number += 1
 
 
@@ -100,7 +100,7 @@ def work(bootstrap: Sequence[str], topic: str, group: str, _: str) -> None:
     sys.stdin.read()
     stopping.set()
     producing.join()
-    producer.flush(LIMIT_S)
+    producer.flush(TIMEOUT_S)
     flushed.set()
     consuming.join()
     consumer.close()
@@ -112,31 +112,31 @@ def administer(bootstrap: Sequence[str], name: str, group: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     admin.create_topics({name: {"num_partitions": 5, "replication_factor": 3}}, wait_for_metadata=True)
     (described,) = admin.describe_topics([name])
-    tell("partitions", len(described["partitions"]))
+    print_event("partitions", len(described["partitions"]))
 
-    def configured(kind: Any, of: str, key: str) -> object:
-        found = admin.describe_configs([ConfigResource(kind, of, {key: None})], config_filter="all")
-        return found[kind.name.lower()][of][key]["value"]
+    def configured(kind: Any, resource: str, key: str) -> object:
+        found = admin.describe_configs([ConfigResource(kind, resource, {key: None})], config_filter="all")
+        return found[kind.name.lower()][resource][key]["value"]
 
-    tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
+    print_event("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "123456789"})])
     # The next answer may come from a broker that does not know the change yet.
     await_true(
         lambda: configured(ConfigResourceType.TOPIC, name, "retention.ms") == "123456789",
         f"retention.ms of {name} is still not 123456789",
     )
-    tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
-    tell("advertised", configured(ConfigResourceType.BROKER, "1", "advertised.listeners"))
+    print_event("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
+    print_event("advertised", configured(ConfigResourceType.BROKER, "1", "advertised.listeners"))
     listed = [each for each in admin.list_groups() if each["group_id"] == group]
-    tell("group", [each["protocol_type"] for each in listed])
+    print_event("group", [each["protocol_type"] for each in listed])
     offsets = admin.list_group_offsets(group)[group]
-    tell("offsets", sorted((each.partition, known.offset) for each, known in offsets.items()))
+    print_event("offsets", sorted((each.partition, known.offset) for each, known in offsets.items()))
     cluster = admin.describe_cluster()
-    tell("cluster", cluster["cluster_id"])
-    tell("brokers", sorted(each["broker_id"] for each in cluster["brokers"]))
+    print_event("cluster", cluster["cluster_id"])
+    print_event("brokers", sorted(each["broker_id"] for each in cluster["brokers"]))
     admin.delete_topics([name])
     await_true(lambda: name not in admin.list_topics(), f"{name} is still there")
-    tell("deleted")
+    print_event("deleted")
     admin.close()
 
 
@@ -144,7 +144,7 @@ def addresses(bootstrap: Sequence[str]) -> None:
     """Print the address of each broker as the client knows the address: "broker", "ID HOST:PORT"."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     for each in admin.describe_cluster()["brokers"]:
-        tell("broker", f"{each['broker_id']} {each['host']}:{each['port']}")
+        print_event("broker", f"{each['broker_id']} {each['host']}:{each['port']}")
     admin.close()
 
 
@@ -155,10 +155,10 @@ def quorum(bootstrap: Sequence[str]) -> None:
     (topic,) = described["topics"]
     (partition,) = topic["partitions"]
     for voter in sorted(each["replica_id"] for each in partition["current_voters"]):
-        tell("voter", voter)
+        print_event("voter", voter)
     for node in described.get("nodes", ()):
         for each in node["listeners"]:
-            tell("node", f"{node['node_id']} {each['host']}:{each['port']}")
+            print_event("node", f"{node['node_id']} {each['host']}:{each['port']}")
     admin.close()
 
 
@@ -172,12 +172,12 @@ def transact(bootstrap: Sequence[str], topic: str, transactional_id: str, number
     def transaction(name: str, *, commit: bool) -> list[str]:
         values = [f"{name}-{partition}" for partition in range(PARTITIONS)]
         producer.begin_transaction()
-        sent = [
+        futures = [
             producer.send(topic, value.encode(), partition=partition)
             for partition, value in enumerate(values)
         ]
-        for each in sent:
-            each.get(LIMIT_S)
+        for each in futures:
+            each.get(TIMEOUT_S)
         if commit:
             producer.commit_transaction()
         else:
@@ -186,16 +186,16 @@ def transact(bootstrap: Sequence[str], topic: str, transactional_id: str, number
 
     for each in range(count):
         commit = (count - each) % 2 == 1
-        what = "committed" if commit else "aborted"
-        for value in transaction(f"{what}{each}", commit=commit):
-            tell(what, value)
+        event = "committed" if commit else "aborted"
+        for value in transaction(f"{event}{each}", commit=commit):
+            print_event(event, value)
     successor = KafkaProducer(**options)
     successor.init_transactions()
     try:
         transaction("fenced", commit=True)
-        tell("fenced", "committed")
+        print_event("fenced", "committed")
     except KafkaError:  # the class depends on how far the transaction came
-        tell("fenced", "refused")
+        print_event("fenced", "refused")
     successor.close()
     producer.close(timeout=1)
 
@@ -218,9 +218,9 @@ def main() -> int:
     try:
         run(bootstrap.split(","), *arguments)
     except Exception as error:
-        tell("failed", repr(error))
+        print_event("failed", repr(error))
         return 1
-    tell("closed")
+    print_event("closed")
     return 0
 
 

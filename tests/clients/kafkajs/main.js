@@ -1,4 +1,4 @@
-// What tests have kafkajs do: a command each, see `commands`. program.js says how it is called and what it prints.
+// A program around kafkajs for tests; see `commands`. program.js describes the command line and the output.
 
 import kafkajs from 'kafkajs'
 
@@ -48,7 +48,7 @@ async function work(settings, brokers, topic, groupId) {
   await producer.disconnect()
 }
 
-/** Topics, their configuration, groups and the cluster: tells what each answer says. */
+/** Topics, their configuration, groups and the cluster: prints each answer. */
 async function administer(settings, brokers, name, groupId) {
   const admin = connect(settings, brokers).admin()
   await admin.connect()
@@ -70,7 +70,7 @@ async function administer(settings, brokers, name, groupId) {
     validateOnly: false,
     resources: [{ ...resource, configEntries: [{ name: 'retention.ms', value: '123456789' }] }]
   })
-  // A broker may be asked that has not heard of the change yet.
+  // The answer may come from a broker that does not know the change yet.
   await until(async () => (await retention()).includes('123456789'))
   tell('retention', await retention())
   const broker = { type: ConfigResourceTypes.BROKER, name: '1', configNames: ['advertised.listeners'] }
@@ -92,7 +92,7 @@ async function administer(settings, brokers, name, groupId) {
   await admin.disconnect()
 }
 
-/** What the client takes for the brokers' addresses: "broker", "ID HOST:PORT". */
+/** The brokers' addresses that the client knows: "broker", "ID HOST:PORT". */
 async function addresses(settings, brokers) {
   const admin = connect(settings, brokers).admin()
   await admin.connect()
@@ -101,7 +101,7 @@ async function addresses(settings, brokers) {
 }
 
 /**
- * Transactions with a record in each partition, of which every second one is aborted. Tells each record as
+ * Transactions with a record in each partition, of which every second one is aborted. Prints each record as
  * "committed" or "aborted". "fenced" is the error of a transaction that begins when a successor has taken the id.
  */
 async function transact(settings, brokers, topic, transactionalId, number) {

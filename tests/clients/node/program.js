@@ -1,9 +1,9 @@
-// What the programs of all Node clients share: their command line, what they print, and the books of one run.
+// Shared by the programs of all Node clients: their command line, their output, and the ledger of one run.
 //
 //   main.js [--settings FILE] COMMAND BOOTSTRAP ...
 //
-// A program prints what happens, each in a line, "WHAT\tVALUE": "failed" for each error that an application sees, and
-// "closed" at the end of a run that went well. --settings names a file that `fleet client-config` printed.
+// A program prints each event in a line, "WHAT\tVALUE": "failed" for each error that an application sees, and
+// "closed" at the end of a successful run. --settings names a file that `fleet client-config` printed.
 
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -16,7 +16,7 @@ export function tell(what, value = '') {
   process.stdout.write(`${what}\t${String(value).replaceAll('\n', ' ')}\n`)
 }
 
-/** What was acknowledged and received, and where the group is in each partition. */
+/** The acknowledged and the received records, and the group's next offset in each partition. */
 export class Ledger {
   #acknowledged = new Set()
   #received = new Set()
@@ -27,7 +27,7 @@ export class Ledger {
     tell('acknowledged', value)
   }
 
-  /** A group may read again what it has not committed: "repeated". It may leave nothing out: "skipped". */
+  /** A group may repeat records that it has not committed ("repeated"), but may skip none ("skipped"). */
   receive(partition, offset, value) {
     const next = this.#next.get(partition) ?? 0n
     if (offset < next) {
@@ -72,14 +72,14 @@ export async function until(condition) {
   while (!(await condition())) await sleep(50)
 }
 
-/** The values of transaction `number` of `count`: every second one is to be aborted, but not the last one. */
+/** The values of transaction `number` of `count`: every second one is aborted, but not the last one. */
 export function planned(number, count) {
   const commit = (count - number) % 2 === 1
   const what = commit ? 'committed' : 'aborted'
   return { commit, what, values: Array.from({ length: PARTITIONS }, (_, partition) => `${what}${number}-${partition}`) }
 }
 
-/** What `fleet client-config` printed; nothing where no file is named. */
+/** The settings that `fleet client-config` printed; empty without a file. */
 function load(file) {
   if (file === undefined) return {}
   return new Function('require', `${readFileSync(file, 'utf8')}\nreturn settings`)()

@@ -1,4 +1,4 @@
-// What tests have @platformatic/kafka do: a command each. program.js says how it is called and what it prints.
+// A program around @platformatic/kafka for tests. program.js describes the command line and the output.
 //
 // Version 1: version 2 needs Node 22.
 
@@ -32,12 +32,12 @@ function producerOf(settings, brokers, more) {
 }
 
 /** Every error, as one line: an error of this library may hold several. */
-function told(error) {
+function messageOf(error) {
   const inner = error.errors ?? (error.cause ? [error.cause] : [])
-  return [error.message, ...inner.map(told)].join('; ')
+  return [error.message, ...inner.map(messageOf)].join('; ')
 }
 
-/** A member of a group, which begins again when its stream fails: "crashed". */
+/** A member of a group, which restarts when its stream fails ("crashed"). */
 class Member {
   #open
   #make
@@ -56,7 +56,7 @@ class Member {
     while (!this.#stopping) {
       const consumer = this.#make()
       consumer.on('consumer:group:join', () => tell('joined'))
-      consumer.on('error', error => tell('log', told(error)))
+      consumer.on('error', error => tell('log', messageOf(error)))
       try {
         const stream = await consumer.consume({ topics: [this.#topic], autocommit: false, mode: 'committed', fallbackMode: 'earliest', maxWaitTime: 500 })
         this.#open = { consumer, stream }
@@ -68,15 +68,15 @@ class Member {
         await committing
         await this.#commit(consumer)
       } catch (error) {
-        tell('crashed', told(error))
+        tell('crashed', messageOf(error))
       }
       this.#offsets.clear()
       this.#open = undefined
-      await consumer.close(true).catch(error => tell('log', `close: ${told(error)}`))
+      await consumer.close(true).catch(error => tell('log', `close: ${messageOf(error)}`))
     }
   }
 
-  /** Leave the group when all that was received is committed. */
+  /** Leave the group after committing all received records. */
   async stop() {
     this.#stopping = true
     await this.#open?.stream.close()
@@ -85,7 +85,7 @@ class Member {
   async #keepCommitting(consumer, stream) {
     while (!stream.closed && !stream.destroyed && !this.#stopping) {
       await sleep(COMMIT_EVERY_MS)
-      await this.#commit(consumer).catch(error => tell('log', `commit: ${told(error)}`))
+      await this.#commit(consumer).catch(error => tell('log', `commit: ${messageOf(error)}`))
     }
   }
 
@@ -116,7 +116,7 @@ async function work(settings, brokers, topic, groupId, groupProtocol) {
       try {
         return await producer.send({ messages: [{ topic, partition, value }] })
       } catch (error) {
-        tell('retried', told(error))
+        tell('retried', messageOf(error))
       }
     }
   })
@@ -126,7 +126,7 @@ async function work(settings, brokers, topic, groupId, groupProtocol) {
   await producer.close()
 }
 
-/** Topics, their configuration, groups and the cluster: tells what each answer says. */
+/** Topics, their configuration, groups and the cluster: prints each answer. */
 async function administer(settings, brokers, name, groupId) {
   const admin = new Admin(common(settings, brokers))
   const made = await admin.createTopics({ topics: [name], partitions: 5, replicas: 3 })
@@ -142,7 +142,7 @@ async function administer(settings, brokers, name, groupId) {
   tell('retention', await retention())
   const change = { name: 'retention.ms', configOperation: IncrementalAlterConfigOperationTypes.SET, value: '123456789' }
   await admin.incrementalAlterConfigs({ resources: [{ ...resource, configs: [change] }] })
-  // A broker may be asked that has not heard of the change yet.
+  // The answer may come from a broker that does not know the change yet.
   await until(async () => (await retention()).includes('123456789'))
   tell('retention', await retention())
   const broker = { resourceType: ConfigResourceTypes.BROKER, resourceName: '1', configurationKeys: ['advertised.listeners'] }
@@ -162,7 +162,7 @@ async function administer(settings, brokers, name, groupId) {
   await admin.close()
 }
 
-/** What the client takes for the brokers' addresses: "broker", "ID HOST:PORT". */
+/** The brokers' addresses that the client knows: "broker", "ID HOST:PORT". */
 async function addresses(settings, brokers) {
   const admin = new Admin(common(settings, brokers))
   const { brokers: nodes } = await admin.metadata({ topics: [] })
@@ -171,7 +171,7 @@ async function addresses(settings, brokers) {
 }
 
 /**
- * Transactions with a record in each partition, of which every second one is aborted. Tells each record as
+ * Transactions with a record in each partition, of which every second one is aborted. Prints each record as
  * "committed" or "aborted". No successor takes the id: version 1.35 names producer id 0 and epoch 0 where it means
  * none, and brokers refuse that for an id that is in use.
  */

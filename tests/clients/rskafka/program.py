@@ -1,4 +1,4 @@
-"""rskafka, built by cargo (`tools.bootstrap.bring_rskafka`): `src/main.rs` says what it can do."""
+"""rskafka, built by cargo (`tools.bootstrap.bring_rskafka`): `src/main.rs` describes the commands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections import defaultdict
 from tests.clients.program import Program
 from tests.integration.clients import count, read_all
 
-RECOMMENDED = ("--backoff", "20,500,2")
-"""What docs/clients.md recommends: the first back-off and the longest one, in ms, and what it grows by."""
+RECOMMENDED_BACKOFF = ("--backoff", "20,500,2")
+"""The recommendation of docs/clients.md: first and longest back-off in ms, and the growth factor."""
 
 
 class RsKafka(Program):
     """The running program: its path, its options, `work` and its arguments."""
 
-    def judge_order(self, bootstrap: str, topic: str) -> int:
-        """Require the acknowledged records in the topic, in order, and all of the topic received; no failure.
+    def check_order(self, bootstrap: str, topic: str) -> int:
+        """Require all acknowledged records in the topic, in order, and the whole topic received, without a
+        failure.
 
         Returns: the number of records that the topic has again.
         """
@@ -26,6 +27,6 @@ class RsKafka(Program):
         for numbers in log.values():
             assert numbers == sorted(numbers)
         values = [f"{partition}-{number}" for partition, numbers in log.items() for number in numbers]
-        assert sorted(self.said["received"]) == sorted(values)
+        assert sorted(self.events["received"]) == sorted(values)
         assert set(acknowledged) == set(values)
         return len(values) - len(set(values))

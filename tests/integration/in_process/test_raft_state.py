@@ -258,7 +258,7 @@ class TestForgetting:
 
 
 def remembers_all(judge: Member, voter: Member) -> bool:
-    """Whether one voter knows the newest standing of another."""
+    """Whether one voter knows the newest promises of another."""
     knowing, known = judge.node.replica, voter.node.replica
     if knowing is None or known is None or known.journal is None or known.journal.pending:
         return False
@@ -291,10 +291,10 @@ class TestCommitting:
         leader, follower = await fleet.settled(), await fleet.other()
         command = fleet.own(0, 7)
         outcomes = await asyncio.gather(leader.commit(command), follower.commit(command))
-        again = await leader.commit(command)
+        second_result = await leader.commit(command)
 
         assert Outcome(True, "", 1) in outcomes
-        assert (again.applied, again.reason) == (False, "repeated")
+        assert (second_result.applied, second_result.reason) == (False, "repeated")
         assert (await fleet.equal()).generation == 1
 
     async def test_a_refused_command_says_why(self, fleet: Fleet) -> None:

@@ -23,7 +23,7 @@ from fleet.proxy.tls_transport import (
 )
 from tests.certificates import Authority
 from tests.integration.in_process.proxy.test_worker import eventually
-from tests.key_updates import ask_for_new_keys
+from tests.key_updates import request_key_update
 
 HOST = "127.0.0.1"
 
@@ -407,7 +407,7 @@ async def test_close_before_the_handshake_sends_nothing(make: Callable[[], Conne
 def request_new_keys(made: Connection, count: int) -> bytes:
     """Return a number of KeyUpdates of the other side, as they would arrive from the network."""
     for _ in range(count):
-        ask_for_new_keys(made.other)
+        request_key_update(made.other)
         made.other.do_handshake()
     return made.wire()
 

@@ -16,7 +16,7 @@ const TIMEOUT_MS: i32 = 10_000;
 const EVERY: Duration = Duration::from_millis(50);
 const BYTES: std::ops::Range<i32> = 1..1_000_000;
 
-/// What a broker has refused, by its name.
+/// The refused operation, by its name.
 fn refused<T>(outcome: Result<T, Error>) -> String {
     match outcome {
         Err(Error::ServerError { protocol_error, .. }) => format!("{protocol_error:?}"),
@@ -33,7 +33,7 @@ async fn partitions_of(client: &Client, name: &str) -> Outcome<Option<usize>> {
         .map(|each| each.partitions.len()))
 }
 
-/// Makes a topic, fills it, asks where it begins and ends, reads it, removes records, and deletes it.
+/// Makes a topic, fills it, lists its offsets, reads it, removes records, and deletes it.
 pub async fn administer(client: &Client, name: &str) -> Outcome<()> {
     let controller = client.controller_client()?;
     controller.create_topic(name, PARTITIONS, 3, TIMEOUT_MS).await?;
@@ -119,7 +119,7 @@ async fn use_partition(client: &PartitionClient) -> Outcome<()> {
     Ok(())
 }
 
-/// Connects to the leader of each partition, and to the controller, which is asked for something that it refuses.
+/// Connects to the leader of each partition, and to the controller, which refuses the request.
 pub async fn connect(client: &Client, topic: &str) -> Outcome<()> {
     for partition in 0..partitions_of(client, topic).await?.unwrap_or_default() {
         client

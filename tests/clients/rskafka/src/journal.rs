@@ -1,6 +1,6 @@
-//! What rskafka notes of itself (`tracing`): it has no other way to say which brokers it knows.
+//! The log of rskafka (`tracing`): the only source of the brokers that it knows.
 //!
-//! Prints "broker\tID HOST:PORT" for each address that it is told, "dialled\tHOST:PORT" for each address that it
+//! Prints "broker\tID HOST:PORT" for each address that it learns, "dialled\tHOST:PORT" for each address that it
 //! connects to, and "log" for warnings, errors and attempts that it repeats.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::tell;
 
 struct Journal;
 
-/// The fields of one note, as text.
+/// The fields of one log entry, as text.
 #[derive(Default)]
 struct Fields(BTreeMap<&'static str, String>);
 

@@ -1,9 +1,9 @@
-//! What tests have rskafka do: a command each.
+//! A program around rskafka for tests. Each command has its own function.
 //!
 //!     rskafka-client [--backoff INIT_MS,MAX_MS,BASE] COMMAND BOOTSTRAP ...
 //!
-//! It prints what happens, each in a line, "WHAT\tVALUE": "failed" for an error that an application sees, and
-//! "closed" at the end of a run that went well. `journal.rs` says what it prints of each broker.
+//! The program prints each event in a line, "WHAT\tVALUE": "failed" for an error that an application sees, and
+//! "closed" at the end of a successful run. `journal.rs` describes the output about brokers.
 
 mod admin;
 mod journal;
@@ -30,7 +30,7 @@ pub fn tell(what: &str, value: impl Display) {
     println!("{what}\t{}", value.to_string().replace('\n', " "));
 }
 
-/// The time, without what Kafka does not keep of it.
+/// The time, without the digits that Kafka does not keep.
 pub fn now() -> DateTime<Utc> {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -38,7 +38,7 @@ pub fn now() -> DateTime<Utc> {
     DateTime::from_timestamp_millis(since.as_millis() as i64).expect("a clock before 262,000")
 }
 
-/// What `--backoff` says. There is no deadline: a call is repeated until it succeeds.
+/// The value of `--backoff`. There is no deadline: a call is repeated until it succeeds.
 fn backoff(value: &str) -> Option<BackoffConfig> {
     let numbers = value
         .split(',')

@@ -39,23 +39,23 @@ CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 (nothing says when)
+        while not condition():  # noqa: ASYNC110 (no event reports it)
             await asyncio.sleep(0.01)
 
 
 class Peer:
-    """One connection, which reads nothing by itself."""
+    """One connection, which reads only on request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
     async def send(self, data: bytes) -> None:
-        """Also where the other end has closed."""
+        """Send bytes, even if the other end has closed."""
         with suppress(BrokenPipeError, ConnectionResetError):
             await asyncio.get_running_loop().sock_sendall(self.sock, data)
 
     async def receive(self) -> bytes:
-        """What has come; nothing where the other end has closed."""
+        """Return the received bytes; none if the other end has closed."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await asyncio.get_running_loop().sock_recv(self.sock, 1 << 16)
@@ -63,7 +63,7 @@ class Peer:
             return b""
 
     async def closed(self) -> bytes:
-        """Wait for the other end to close. Returns: what had come before"""
+        """Wait for the other end to close. Returns: the bytes received before."""
         received = b""
         while data := await self.receive():
             received += data
@@ -80,7 +80,7 @@ class Peer:
 
 
 class Address:
-    """A served admin address, and who connects to it."""
+    """A served admin address, and the connections to it."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self.source = Source()
@@ -105,7 +105,7 @@ class Address:
         return Peer(sock)
 
     async def ask(self, request: bytes = HEALTH, host: str = OTHER_HOST) -> bytes:
-        """The answer to one request, which is read to its end, on a connection of its own."""
+        """The answer to one request on its own connection, read to the end."""
         peer = await self.connect(host)
         await peer.send(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         answer = await peer.closed()
@@ -123,7 +123,7 @@ class Address:
         return answer
 
     async def dropped(self) -> dict[str, int]:
-        """By reason, as Prometheus is told."""
+        """The counts by reason, as exported to Prometheus."""
         text = (await self.ask(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")).decode()
         found = re.findall(r'fleet_admin_dropped_connections_total\{reason="(\w+)"\} (\d+)', text)
         return {reason: int(count) for reason, count in found if int(count)}
@@ -149,7 +149,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 Limit = Callable[..., None]
 
 
-def guarding() -> Gate:
+def guarded_server() -> Gate:
     places = TokenSettings(Secret(None, "READ", (), 0), Secret(None, "WRITE", (), 0))
     return Gate(places, "fleet.yaml", {"READ": READ, "WRITE": WRITE})
 
@@ -232,7 +232,7 @@ async def test_strangers_of_one_host_displace_no_other(address: Address, limit: 
 async def test_idle_tls_connections_are_bounded(
     address: Address, limit: Limit, tmp_path: Path, said: bytes
 ) -> None:
-    """And their descriptors are closed at once, whatever the event loop makes of a cancelled handshake."""
+    """The descriptors are closed at once, too, whatever the event loop does with a cancelled handshake."""
     limit(MAX_STRANGERS=8, HANDSHAKE_TIMEOUT_S=LIMIT_S)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
@@ -260,7 +260,7 @@ async def test_tls_handshake_has_a_time(address: Address, limit: Limit, tmp_path
 
 
 async def test_peer_that_never_reads_is_dropped(address: Address, limit: Limit) -> None:
-    """It asked for more and more, without an end."""
+    """The client requested more and more without an end."""
     limit(UNREAD_TIMEOUT_S=0.5, SWEEP_INTERVAL_S=0.05, SEND_BUFFER_BYTES=1, REQUEST_TIMEOUT_S=LIMIT_S)
     await address.serve()
     peer = await address.connect(receive_buffer_bytes=1)
@@ -273,7 +273,7 @@ async def test_peer_that_never_reads_is_dropped(address: Address, limit: Limit) 
 
 
 async def test_closing_connection_waits_for_no_reader(address: Address, limit: Limit) -> None:
-    """aiohttp closes what is idle, and a transport that closes waits for its peer."""
+    """aiohttp closes idle connections, and a closing transport waits for its peer."""
     limit(UNREAD_TIMEOUT_S=0.5, SWEEP_INTERVAL_S=0.05, SEND_BUFFER_BYTES=1, REQUEST_TIMEOUT_S=0.2)
     limit(WRITE_BUFFER_BYTES=1 << 24)
     await address.serve()
@@ -288,7 +288,7 @@ async def test_closing_connection_waits_for_no_reader(address: Address, limit: L
 
 async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not await condition():  # noqa: ASYNC110 (nothing says when)
+        while not await condition():  # noqa: ASYNC110 (no event reports it)
             await asyncio.sleep(0.01)
 
 
@@ -344,14 +344,14 @@ def peek(peer: Peer) -> bytes:
 
 async def test_strangers_displace_nobody_with_a_token(address: Address, limit: Limit) -> None:
     limit(MAX_STRANGERS=4)
-    await address.serve(guarding())
+    await address.serve(guarded_server())
     reader = await address.connect()
     await reader.send(with_token(LIVE, READ))
     assert (await reader.receive()).startswith(b"HTTP/1.1 200")
     peers = [await address.connect() for _ in range(20)]
     await until(lambda: sum(peer.is_open for peer in peers) == 4)
     for _ in range(2):
-        assert await reader.receive(), "it is told more"
+        assert await reader.receive(), "more data arrives"
 
 
 @pytest.mark.parametrize("request_", [HEALTH, OWNERSHIP, with_token(OWNERSHIP, "wrong" * 8)])
@@ -359,7 +359,7 @@ async def test_refused_and_open_requests_leave_a_stranger(
     address: Address, limit: Limit, request_: bytes
 ) -> None:
     limit(MAX_STRANGERS=4, REQUEST_TIMEOUT_S=LIMIT_S)
-    await address.serve(guarding())
+    await address.serve(guarded_server())
     peers = [await address.connect() for _ in range(12)]
     for peer in peers:
         await peer.send(request_)
@@ -450,8 +450,8 @@ async def test_malformed_request_is_logged_once_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""
-    (once,) = connections.REQUEST_LOG.filters
-    monkeypatch.setattr(once, "_limit", LogLimit(connections.LOG_INTERVAL_S))
+    (first_answer,) = connections.REQUEST_LOG.filters
+    monkeypatch.setattr(first_answer, "_limit", LogLimit(connections.LOG_INTERVAL_S))
     await address.serve()
     for _ in range(3):
         peer = await address.connect()

@@ -1,4 +1,4 @@
-"""The live page of a member: who may look, pin and read its stream, and for how long."""
+"""The live page of a member: who may view the page, pin, and read its stream, and for how long."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str,
 
 @pytest.fixture
 def single_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a member that is served after it."""
+    """Set the places for a member that is served later."""
     monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
 
 
 async def test_who_closes_the_page_is_no_failure(
     single_place: None, member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each tab that was closed left a traceback in the log."""
+    """Found: each closed tab left a traceback in the log."""
     async with asyncio.timeout(LIMIT_S):
         response = await member.session.get(f"{member.url}/live")
         await response.content.readline()
@@ -72,7 +72,7 @@ async def test_who_closes_the_page_is_no_failure(
 
 
 async def test_a_stream_has_no_head(member: Member) -> None:
-    """It never ended."""
+    """Found: the stream never ended."""
     async with asyncio.timeout(LIMIT_S):
         assert (await member.ask("HEAD", "/live", {}))[0] == 405
 
@@ -82,9 +82,9 @@ async def test_nobody_looks_without_a_token(guarded: Member) -> None:
 
 
 async def test_a_client_follows_a_member(member: Member) -> None:
-    async with asyncio.timeout(LIMIT_S), aclosing(client.follow(member.session, member.url)) as told:
-        document = await anext(told)
-        later = await anext(told)
+    async with asyncio.timeout(LIMIT_S), aclosing(client.follow(member.session, member.url)) as documents:
+        document = await anext(documents)
+        later = await anext(documents)
     assert document.ownership.proxy_id == "p1"
     assert later.ownership.identities == document.ownership.identities
 
@@ -131,7 +131,7 @@ async def test_web_pages_cannot_pin(member: Member) -> None:
 
 
 async def test_watchers_are_counted_before_anything_is_awaited(member: Member) -> None:
-    """Each of many requests in one turn of the loop found a free place."""
+    """Found: each of many requests in one turn of the loop got a place."""
 
     async def status() -> int:
         response = await session.get(f"{member.url}/live")
@@ -180,7 +180,7 @@ async def test_revoked_token_ends_its_streams(token_files: TokenFiles, former: s
         await revoked.content.readline()
         await stays.content.readline()
         replace_token(file, "fresh-0123456789abcdef")
-        await revoked.content.read()  # it comes to its end
+        await revoked.content.read()  # the stream ends
         for _ in range(4):
             assert await stays.content.readline()
         async with session.get(f"{token_files.url}/live", headers=bearer(former)) as again:

@@ -34,14 +34,14 @@ HEADER = {"X-Fleet-Admin": "1"}
 
 
 def listening() -> socket.socket:
-    """As the supervisor binds it before control starts."""
+    """A socket as the supervisor binds it before control starts."""
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     return sock
 
 
 class Member:
-    """A served admin interface and a session to ask it."""
+    """A served admin interface and a session for requests."""
 
     def __init__(self, source: Source, url: str, session: aiohttp.ClientSession) -> None:
         self.source = source
@@ -111,8 +111,8 @@ async def test_readyz_names_each_check(member: Member) -> None:
 async def test_ownership_has_committed_and_advertised_owners(member: Member) -> None:
     status, text = await member.ask("GET", "/ownership")
     assert status == 200
-    told = json.loads(text)
-    assert told["identities"][1] == {
+    document = json.loads(text)
+    assert document["identities"][1] == {
         "broker_id": 2,
         "committed": ["p2"],
         "advertised": ["p3"],
@@ -120,12 +120,12 @@ async def test_ownership_has_committed_and_advertised_owners(member: Member) -> 
         "pinned_to": None,
         "endpoints": [{"listener": "external", "addresses": ["proxy3.test:9302"]}],
     }
-    assert (told["generation"], told["leader"], told["suspects"]) == (7, "p1", ["p2"])
-    assert told["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0.0}
-    assert told["takeovers"][0]["advertised_mono_s"] == 100.003
-    assert told["takeovers"][0]["committed_ms"] is None
-    assert [each["up"] for each in told["brokers"]] == [True, False, None]
-    assert told["identities"][2]["pinned_to"] == "p3"
+    assert (document["generation"], document["leader"], document["suspects"]) == (7, "p1", ["p2"])
+    assert document["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0.0}
+    assert document["takeovers"][0]["advertised_mono_s"] == 100.003
+    assert document["takeovers"][0]["committed_ms"] is None
+    assert [each["up"] for each in document["brokers"]] == [True, False, None]
+    assert document["identities"][2]["pinned_to"] == "p3"
 
 
 @pytest.mark.parametrize(("verb", "drained"), [("drain", True), ("undrain", False)])
@@ -212,9 +212,9 @@ async def test_client_reads_the_documents_of_a_member(member: Member) -> None:
         nobody.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         answers = await client.ask_all({"p1": member.url, "p2": dead})
-    told = answers["p1"]
-    assert isinstance(told, OwnershipDocument)
-    assert (told.generation, told.identities[1].advertised) == (7, ("p3",))
+    document = answers["p1"]
+    assert isinstance(document, OwnershipDocument)
+    assert (document.generation, document.identities[1].advertised) == (7, ("p3",))
     assert isinstance(answers["p2"], AdminError)
     assert "connection refused" in str(answers["p2"]) or "connect call failed" in str(answers["p2"])
 
@@ -288,7 +288,7 @@ async def test_each_answer_takes_one_view(member: Member) -> None:
 
 
 async def status_of(port: int, target: str, *headers: str) -> tuple[int, str]:
-    """The status and the body of an answer to a request as it is written here."""
+    """The status and the body of the answer to a raw request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [f"GET {target} HTTP/1.1", *headers, "Connection: close", "", ""]
     writer.write("\r\n".join(lines).encode())
@@ -321,7 +321,7 @@ OTHER_HOSTS = (
 
 @pytest_asyncio.fixture
 async def named_port() -> AsyncIterator[int]:
-    """Of a member without tokens, in whose configuration there is a name."""
+    """Of a member without tokens, whose configuration contains a name."""
     sock = listening()
     server = await serve(Source(), sock, hosts={"proxy1"})
     yield sock.getsockname()[1]
@@ -330,7 +330,7 @@ async def named_port() -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("path", [each for each in SECRET_PATHS if each != "/live"])
 async def test_reads_without_tokens_check_the_host(named_port: int, path: str) -> None:
-    """A page whose name resolves to this address could read where brokers are."""
+    """A page whose name resolves to this address could read the addresses of brokers."""
     expected = 404 if path == "/owners" else 200
     for host in OWN_HOSTS:
         assert (host, (await status_of(named_port, path, f"Host: {host}"))[0]) == (host, expected)
@@ -385,7 +385,7 @@ READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
 
 @pytest_asyncio.fixture
 async def guarded() -> AsyncIterator[Member]:
-    """With tokens, and not on loopback alone: what is allowed there is allowed by the token."""
+    """With tokens, and not on loopback only: the token decides what is allowed."""
     source, sock = Source(), socket.create_server(("0.0.0.0", 0))
     sock.setblocking(False)
     places = TokenSettings(Secret(None, "READ", (), 0), Secret(None, "WRITE", (), 0))
@@ -482,7 +482,7 @@ async def test_refused_request_has_a_reason_and_is_counted(
 
 
 async def test_unreadable_tokens_refuse_every_request(caplog: pytest.LogCaptureFixture) -> None:
-    """As in a control process that is started again after the files have gone: the member itself goes on."""
+    """Like a control process that restarts after the files were removed: the member continues."""
     sock = listening()
     port = sock.getsockname()[1]
     places = TokenSettings(Secret(Path("/none"), None, (), 0), Secret(None, "WRITE", (), 0))

@@ -1,4 +1,4 @@
-"""Peers that a benchmark starts, and the forwarder that it compares with: over sockets of this machine."""
+"""Peers that a benchmark starts, and the forwarder of its baseline: over sockets of this machine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_name_that_is_not_there_is_said(tmp_path: Path, text: str) -> None:
 
 @pytest.fixture
 def upstream() -> Iterator[tuple[Endpoint, threading.Thread]]:
-    """Sends back, in upper case, all that one client sends until end of file; and the thread that does so."""
+    """A server that returns, in upper case, all bytes of one client until end of file; and its thread."""
 
     def serve() -> None:
         connection, _ = listening.accept()
@@ -117,7 +117,7 @@ def test_the_forwarder_forwards_both_ways_and_closes(
         client.settimeout(20)
         with client:
             sent = b"a kafka request" * 5_000
-            client.sendall(sent)  # before it can have reached the upstream
+            client.sendall(sent)  # before the connection can have reached the upstream
             received = b""
             while len(received) < len(sent):
                 received += client.recv(1 << 16)

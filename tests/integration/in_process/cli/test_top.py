@@ -53,12 +53,12 @@ async def member_at(source: Source, others: FetchCounts = no_other_members) -> A
 
 async def test_once_waits_for_the_rates_of_all_members() -> None:
     """A wait of two seconds gave only one count of a member that answered late."""
-    asked = 0
+    request_count = 0
 
     async def late() -> Counts:
-        nonlocal asked
-        asked += 1
-        p2 = AdminError("late") if asked <= 2 else counts(float(asked), proxy_id="p2")
+        nonlocal request_count
+        request_count += 1
+        p2 = AdminError("late") if request_count <= 2 else counts(float(request_count), proxy_id="p2")
         return {"p2": p2}
 
     async with asyncio.timeout(LIMIT_S), member_at(Ticking(), late) as url:
@@ -120,9 +120,9 @@ async def test_silence_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: len(shown) > 0)
         assert shown[0][1] == 0.0
         await member.aclose()
-        heard = [document for document, silent_s in shown if not silent_s][-1]
+        updated_s = [document for document, silent_s in shown if not silent_s][-1]
         await until(lambda: shown[-1][1] > 0.5)
-        assert shown[-1][0] is heard
+        assert shown[-1][0] is updated_s
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 

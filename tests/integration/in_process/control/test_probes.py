@@ -73,7 +73,7 @@ async def serving(
     yield server, Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
     listening.close()
     async with asyncio.timeout(PATIENT_S):
-        while server.ended < len(server.asked):  # noqa: ASYNC110 (what the other end does is waited for)
+        while server.ended < len(server.asked):  # noqa: ASYNC110 (the other end reports nothing)
             await asyncio.sleep(0.005)
 
 
@@ -325,7 +325,7 @@ async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpo
         assert await probe_broker(frozen, HASTY_S) == "timed out"
 
 
-# ---- connections that are held
+# ---- persistent connections
 
 
 async def held(
@@ -354,7 +354,7 @@ class HeldCounts:
 
     async def until_answered(self, times: int) -> None:
         async with asyncio.timeout(PATIENT_S):
-            while self.answered < times:  # noqa: ASYNC110 (what the other end does is waited for)
+            while self.answered < times:  # noqa: ASYNC110 (the other end reports nothing)
                 await asyncio.sleep(0.005)
 
 

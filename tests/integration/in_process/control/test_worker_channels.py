@@ -48,13 +48,13 @@ class Control:
         listening.listen()
         self.seen: list[tuple[Broker, ...]] = []
         self.applied: list[int] = []
-        self.wanted: list[tuple[int, ...]] = []
+        self.unidentified: list[tuple[int, ...]] = []
         self.lost: list[tuple[int, ...]] = []
         self.passed: list[TrafficMessage] = []
         self.workers = WorkerChannels(
             listening,
             self.seen.append,
-            self.wanted.append,
+            self.unidentified.append,
             self.lost.append,
             self.applied.append,
             self.passed.append,
@@ -73,17 +73,17 @@ class Control:
 async def control() -> AsyncIterator[Control]:
     # A path of pytest may be too long for a Unix socket.
     with tempfile.TemporaryDirectory() as folder:
-        made = Control(Path(folder) / "control.sock")
-        await made.workers.start()
+        control_stub = Control(Path(folder) / "control.sock")
+        await control_stub.workers.start()
         try:
-            yield made
+            yield control_stub
         finally:
-            await made.workers.stop()
+            await control_stub.workers.stop()
 
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 (what has passed through a socket is waited for)
+        while not condition():  # noqa: ASYNC110 (a socket reports nothing)
             await asyncio.sleep(0.002)
 
 
@@ -102,47 +102,49 @@ def counters(revision: int = 0, produced: int = 0, connections: int = 0) -> Coun
 
 
 async def test_a_worker_counts_once_it_has_said_hello() -> None:
-    async with control() as made:
-        silent = await made.connect()
-        first = asyncio.create_task(made.workers.wait_for_first())
-        await made.connect(Hello(0, 100))
+    async with control() as control_stub:
+        silent = await control_stub.connect()
+        first = asyncio.create_task(control_stub.workers.wait_for_first())
+        await control_stub.connect(Hello(0, 100))
         async with asyncio.timeout(LIMIT_S):
             await first
-        assert made.workers.connected == 1
+        assert control_stub.workers.connected == 1
         silent.close()
 
 
 async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
-    async with control() as made:
-        second = await made.connect(Hello(1, 101))
-        first = await made.connect(Hello(0, 100))
+    async with control() as control_stub:
+        second = await control_stub.connect(Hello(1, 101))
+        first = await control_stub.connect(Hello(0, 100))
         second.send(counters(produced=7))
         first.send(counters(produced=5))
-        await until(lambda: [view.counters.requests for view in made.workers.views()] == [{0: 5}, {0: 7}])
-        assert made.workers.views() == (
+        await until(
+            lambda: [view.counters.requests for view in control_stub.workers.views()] == [{0: 5}, {0: 7}]
+        )
+        assert control_stub.workers.views() == (
             WorkerView(0, 100, counters(produced=5).counters),
             WorkerView(1, 101, counters(produced=7).counters),
         )
         first.close()
-        await until(lambda: made.workers.connected == 1)
-        assert [view.index for view in made.workers.views()] == [1]
+        await until(lambda: control_stub.workers.connected == 1)
+        assert [view.index for view in control_stub.workers.views()] == [1]
 
 
 async def test_workers_send_counters_on_request() -> None:
-    async with control() as made:
-        looks = asyncio.create_task(made.workers.refresh_counters())
+    async with control() as control_stub:
+        looks = asyncio.create_task(control_stub.workers.refresh_counters())
         await looks  # without workers, there is nothing to wait for
-        worker = await made.connect(Hello(0, 100))
-        looking = [asyncio.create_task(made.workers.refresh_counters()) for _ in range(3)]
+        worker = await control_stub.connect(Hello(0, 100))
+        looking = [asyncio.create_task(control_stub.workers.refresh_counters()) for _ in range(3)]
         assert await received(worker) == CountMessage()
         assert not any(each.done() for each in looking)
         worker.send(counters(produced=5))
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*looking)
-        assert [view.counters.requests for view in made.workers.views()] == [{0: 5}]
+        assert [view.counters.requests for view in control_stub.workers.views()] == [{0: 5}]
         # Concurrent requests cause one message, and fresh counters are not requested again.
-        await made.workers.refresh_counters()
-        made.workers.publish(Directory(3, 7))
+        await control_stub.workers.refresh_counters()
+        control_stub.workers.publish(Directory(3, 7))
         assert await received(worker) == DirectoryMessage(Directory(3, 7))
 
 
@@ -150,42 +152,45 @@ async def test_counters_do_not_wait_for_a_silent_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_channels, "COUNTERS_MAX_AGE_S", 0.0)
-    async with control() as made:
-        quick, slow = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+    async with control() as control_stub:
+        quick, slow = await control_stub.connect(Hello(0, 100)), await control_stub.connect(Hello(1, 101))
         slow.send(counters(produced=3))
-        await until(lambda: made.workers.views()[1].counters.requests == {0: 3})
+        await until(lambda: control_stub.workers.views()[1].counters.requests == {0: 3})
         for produced in (5, 6):
-            looking = asyncio.create_task(made.workers.refresh_counters())
+            looking = asyncio.create_task(control_stub.workers.refresh_counters())
             assert await received(quick) == CountMessage()
             quick.send(counters(produced=produced))
             async with asyncio.timeout(LIMIT_S):
                 await looking
-            assert [view.counters.requests for view in made.workers.views()] == [{0: produced}, {0: 3}]
+            assert [view.counters.requests for view in control_stub.workers.views()] == [
+                {0: produced},
+                {0: 3},
+            ]
         assert await received(slow) == CountMessage()
-        looking = asyncio.create_task(made.workers.refresh_counters())
+        looking = asyncio.create_task(control_stub.workers.refresh_counters())
         slow.close()  # and the waiting request ends
         assert await received(quick) == CountMessage()
         quick.send(counters(produced=7))
         async with asyncio.timeout(LIMIT_S):
             await looking
-        await until(lambda: made.workers.connected == 1)
+        await until(lambda: control_stub.workers.connected == 1)
 
 
 async def test_dead_worker_keeps_counters_but_no_gauges() -> None:
-    async with control() as made:
+    async with control() as control_stub:
         for pid in (100, 200):
-            worker = await made.connect(Hello(0, pid))
+            worker = await control_stub.connect(Hello(0, pid))
             worker.send(counters(produced=5, connections=3))
             worker.send(counters(produced=8, connections=2))
-            await until(lambda: [view.counters.requests for view in made.workers.views()] == [{0: 8}])
+            await until(lambda: [view.counters.requests for view in control_stub.workers.views()] == [{0: 8}])
             worker.close()
-            await until(lambda: made.workers.connected == 0)
-        assert made.workers.retired.requests == {0: 16}
-        assert made.workers.retired.connections == {}
+            await until(lambda: control_stub.workers.connected == 0)
+        assert control_stub.workers.retired.requests == {0: 16}
+        assert control_stub.workers.retired.connections == {}
 
 
 async def test_new_process_of_a_worker_is_a_restart() -> None:
-    async with control() as made:
+    async with control() as control_stub:
         for hello, restarts in (
             (Hello(0, 100), 0),
             (Hello(1, 101), 0),
@@ -193,57 +198,57 @@ async def test_new_process_of_a_worker_is_a_restart() -> None:
             (Hello(0, 200), 1),
             (Hello(1, 201), 2),
         ):
-            (await made.connect(hello)).close()
-            await until(lambda: made.workers.connected == 0)
-            assert made.workers.restarts == restarts, hello
+            (await control_stub.connect(hello)).close()
+            await until(lambda: control_stub.workers.connected == 0)
+            assert control_stub.workers.restarts == restarts, hello
 
 
 # ---- directories
 
 
 async def test_directory_goes_to_present_and_later_workers() -> None:
-    async with control() as made:
-        early = await made.connect(Hello(0, 100))
-        made.workers.publish(Directory(generation=1, revision=1))
-        made.workers.publish(Directory(generation=2, revision=2))
-        late = await made.connect()
+    async with control() as control_stub:
+        early = await control_stub.connect(Hello(0, 100))
+        control_stub.workers.publish(Directory(generation=1, revision=1))
+        control_stub.workers.publish(Directory(generation=2, revision=2))
+        late = await control_stub.connect()
         assert await received(early) == DirectoryMessage(Directory(generation=1, revision=1))
         assert await received(early) == DirectoryMessage(Directory(generation=2, revision=2))
         assert await received(late) == DirectoryMessage(Directory(generation=2, revision=2))
 
 
 async def test_dead_worker_does_not_block_directories_of_others() -> None:
-    async with control() as made:
-        gone = await made.connect(Hello(0, 100))
-        there = await made.connect(Hello(1, 101))
-        gone.close()
-        made.workers.publish(Directory(revision=1))
-        assert await received(there) == DirectoryMessage(Directory(revision=1))
+    async with control() as control_stub:
+        closed = await control_stub.connect(Hello(0, 100))
+        channel = await control_stub.connect(Hello(1, 101))
+        closed.close()
+        control_stub.workers.publish(Directory(revision=1))
+        assert await received(channel) == DirectoryMessage(Directory(revision=1))
 
 
 async def test_a_revision_is_applied_when_the_last_worker_has_it() -> None:
-    async with control() as made:
-        one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+    async with control() as control_stub:
+        one, other = await control_stub.connect(Hello(0, 100)), await control_stub.connect(Hello(1, 101))
         one.send(counters(revision=4))
-        await until(lambda: made.applied == [0])
+        await until(lambda: control_stub.applied == [0])
         other.send(counters(revision=3))
-        await until(lambda: made.applied == [0, 3])
+        await until(lambda: control_stub.applied == [0, 3])
         other.send(counters(revision=5))
-        await until(lambda: made.applied == [0, 3, 4])
+        await until(lambda: control_stub.applied == [0, 3, 4])
 
 
 async def test_dead_worker_does_not_delay_the_revision() -> None:
     """Its successor starts with the newest directory, so only the revisions of the others count."""
-    async with control() as made:
-        one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+    async with control() as control_stub:
+        one, other = await control_stub.connect(Hello(0, 100)), await control_stub.connect(Hello(1, 101))
         other.send(counters(revision=3))
         one.send(counters(revision=4))
-        await until(lambda: made.applied[-1:] == [3])
+        await until(lambda: control_stub.applied[-1:] == [3])
         other.close()
-        await until(lambda: made.applied[-1] == 4)
+        await until(lambda: control_stub.applied[-1] == 4)
         one.close()
-        await until(lambda: made.workers.connected == 0)
-        assert made.applied[-1] == 4
+        await until(lambda: control_stub.workers.connected == 0)
+        assert control_stub.applied[-1] == 4
 
 
 # ---- observations and invalid messages
@@ -253,33 +258,33 @@ async def test_traffic_is_passed_on() -> None:
     row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, {1: ApiTraffic(2, 1, 5, 6, {40: 1})}, {"c": 1})
     connection = ConnectionRow(1, 900, "inside", 1, True, "192.0.2.7:4", "c", "moved", 1.5)
     message = TrafficMessage("0-100-1", 1_000, 1_000, (row,), (connection,), 4)
-    async with control() as made:
-        worker = await made.connect(Hello(0, 100))
+    async with control() as control_stub:
+        worker = await control_stub.connect(Hello(0, 100))
         worker.send(message)
-        await until(lambda: made.passed)
-        assert made.passed == [message]
+        await until(lambda: control_stub.passed)
+        assert control_stub.passed == [message]
 
 
 async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
-    async with control() as made:
-        worker = await made.connect(Hello(0, 100))
+    async with control() as control_stub:
+        worker = await control_stub.connect(Hello(0, 100))
         worker.send(BrokersSeenMessage((B1, B2)))
         worker.send(BrokersSeenMessage((B2,)))
-        await until(lambda: len(made.seen) == 2)
-        assert made.seen == [(B1, B2), (B2,)]
+        await until(lambda: len(control_stub.seen) == 2)
+        assert control_stub.seen == [(B1, B2), (B2,)]
         worker.send(BrokersSeenMessage((), wanted=(3,)))
-        await until(lambda: made.wanted == [(3,)])
+        await until(lambda: control_stub.unidentified == [(3,)])
 
 
 async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:
-    async with control() as made:
-        early, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+    async with control() as control_stub:
+        early, other = await control_stub.connect(Hello(0, 100)), await control_stub.connect(Hello(1, 101))
         early.send(BrokersLostMessage((2, 1)))
-        await until(lambda: made.lost == [(2, 1)])
+        await until(lambda: control_stub.lost == [(2, 1)])
         for _ in range(2):
-            made.workers.publish_reachable({1: True, 2: False})
-        made.workers.publish_reachable({1: True, 2: True})
-        late = await made.connect(Hello(2, 102))
+            control_stub.workers.publish_reachable({1: True, 2: False})
+        control_stub.workers.publish_reachable({1: True, 2: True})
+        late = await control_stub.connect(Hello(2, 102))
         for each in (early, other):
             assert await received(each) == ReachableMessage({1: True, 2: False})
             assert await received(each) == ReachableMessage({1: True, 2: True}), "only a change is sent"
@@ -287,36 +292,36 @@ async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:
 
 
 async def test_invalid_message_closes_only_its_channel(caplog: pytest.LogCaptureFixture) -> None:
-    async with control() as made:
-        sane = await made.connect(Hello(1, 101))
-        mad = await made.connect(Hello(0, 100))
+    async with control() as control_stub:
+        sane = await control_stub.connect(Hello(1, 101))
+        mad = await control_stub.connect(Hello(0, 100))
         mad.writer.write(b"{}\n")
         assert await received(mad) is None
-        await until(lambda: made.workers.connected == 1)
+        await until(lambda: control_stub.workers.connected == 1)
         sane.send(counters(produced=1))
-        await until(lambda: made.workers.views()[0].counters.requests == {0: 1})
+        await until(lambda: control_stub.workers.views()[0].counters.requests == {0: 1})
     assert "invalid message" in caplog.text
 
 
 async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixture) -> None:
-    async with control() as made:
-        worker = await made.connect(Hello(0, 100))
-        other = await made.connect(Hello(1, 101))
+    async with control() as control_stub:
+        worker = await control_stub.connect(Hello(0, 100))
+        other = await control_stub.connect(Hello(1, 101))
         with caplog.at_level(logging.ERROR):
             worker.send(DirectoryMessage(Directory(revision=99)))
             worker.send(ReachableMessage({1: False}))
             await until(lambda: len(caplog.records) == 2)
-        made.workers.publish(Directory(revision=1))
+        control_stub.workers.publish(Directory(revision=1))
         assert await received(other) == DirectoryMessage(Directory(revision=1))
     assert "which only control may send" in caplog.text
 
 
 async def test_a_stop_ends_every_connection() -> None:
-    async with control() as made:
-        greeted, silent = await made.connect(Hello(0, 100)), await made.connect()
-        await until(lambda: len(made.workers.channels) == 2)
-        await made.workers.stop()
+    async with control() as control_stub:
+        greeted, silent = await control_stub.connect(Hello(0, 100)), await control_stub.connect()
+        await until(lambda: len(control_stub.workers.channels) == 2)
+        await control_stub.workers.stop()
         assert await received(greeted) is None
         assert await received(silent) is None
         with pytest.raises(ConnectionRefusedError):
-            await made.connect()
+            await control_stub.connect()

@@ -149,11 +149,11 @@ EVEN = document({1: ("p1",), 2: ("p2",), 3: ("p1",)})
 
 
 def settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Mapping[str, OwnershipDocument | None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: Mapping[str, OwnershipDocument | None]
 ) -> bool:
     fleet = LocalFleet(tmp_path, BROKERS)
-    monkeypatch.setattr(fleet, "try_ownership", told.get)
-    return fleet.is_settled({1, 2, 3}, tuple(told))
+    monkeypatch.setattr(fleet, "try_ownership", documents.get)
+    return fleet.is_settled({1, 2, 3}, tuple(documents))
 
 
 def test_settled_is_even_committed_advertised_and_agreed(

@@ -49,9 +49,9 @@ BROKER = 1
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path, broker: BrokerScript, limits: Limits) -> AsyncIterator[Running]:
-    async with running(folder, [broker.port], limits) as at:
-        at.worker.apply(at.directory([broker]))
-        yield at
+    async with running(folder, [broker.port], limits) as running_worker:
+        running_worker.worker.apply(running_worker.directory([broker]))
+        yield running_worker
 
 
 class NoHost:
@@ -83,17 +83,17 @@ async def require_served(client: Client, number: int) -> None:
         assert await read_frame(reader) == response(number, b"answer")[4:]
 
 
-async def swept(at: Running, seconds: int) -> None:
+async def swept(running_worker: Running, seconds: int) -> None:
     """Advance the clock of sweeps by a number of seconds."""
-    limiter: ConnectionLimiter = at.worker.limiter
+    limiter: ConnectionLimiter = running_worker.worker.limiter
     for _ in range(seconds):
         limiter.sweep_clock_s += 1.0
         limiter.enforce(limiter.sweep_clock_s)
         await asyncio.sleep(0)
 
 
-def endpoint(at: Running) -> Endpoint:
-    return Endpoint("127.0.0.1", at.ports[BOOTSTRAP])
+def endpoint(running_worker: Running) -> Endpoint:
+    return Endpoint("127.0.0.1", running_worker.ports[BOOTSTRAP])
 
 
 def log_lines(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
@@ -113,12 +113,12 @@ async def test_sweep_failure_after_the_first_turn_is_reported(
         first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
     )
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
-    everyone = [unconnected() for _ in range(guard.SWEPT_CONNECTIONS_PER_TURN + 2)]
-    everyone[guard.SWEPT_CONNECTIONS_PER_TURN].state = State.JOINED  # so it has no session
-    limiter = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
+    connections = [unconnected() for _ in range(guard.SWEPT_CONNECTIONS_PER_TURN + 2)]
+    connections[guard.SWEPT_CONNECTIONS_PER_TURN].state = State.JOINED  # so it has no session
+    limiter = ConnectionLimiter(spec.settings, spec.member, lambda: connections)
     sweeping = limiter.start()
     if new:
-        limiter.opened(everyone[0])
+        limiter.opened(connections[0])
     with pytest.raises(AttributeError, match="session"):
         await asyncio.wait_for(sweeping.failed, LIMIT_S)
 
@@ -130,17 +130,17 @@ async def test_sweep_failure_after_the_first_turn_is_reported(
 async def test_client_above_a_limit_is_closed_at_its_first_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(**{limit: 2})) as at:
-        clients = [await at.connect(BROKER) for _ in range(2)]
+    async with broker_script() as one, serving(tmp_path, one, Limits(**{limit: 2})) as running_worker:
+        clients = [await running_worker.connect(BROKER) for _ in range(2)]
         for number, client in enumerate(clients):
             await require_served(client, number)
         for number in range(20):
-            reader, writer = await at.connect(BROKER)
+            reader, writer = await running_worker.connect(BROKER)
             writer.write(fetch(number))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.snapshot().limited == {limit: 20}
-        assert at.worker.snapshot().errors == {}
+        assert running_worker.worker.snapshot().limited == {limit: 20}
+        assert running_worker.worker.snapshot().errors == {}
         assert one.accepted == 2
         (line,) = log_lines(caplog, limit)
         assert "client 127.0.0.1:" in line
@@ -148,48 +148,50 @@ async def test_client_above_a_limit_is_closed_at_its_first_request(
         for number, client in enumerate(clients):
             await require_served(client, 100 + number)
         clients[0][1].close()
-        await eventually(lambda: len(at.connections()) == 1, "a connection is closed")
-        await require_served(await at.connect(BROKER), 7)
+        await eventually(lambda: len(running_worker.connections()) == 1, "a connection is closed")
+        await require_served(await running_worker.connect(BROKER), 7)
 
 
 async def test_silent_connection_above_a_limit_is_closed_soon(tmp_path: Path) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
-        client = await at.connect(BROKER)
+    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as running_worker:
+        client = await running_worker.connect(BROKER)
         await require_served(client, 1)
-        reader, _ = await at.connect(BROKER)
+        reader, _ = await running_worker.connect(BROKER)
         assert await ends(reader) == b""
-        assert at.worker.snapshot().limited == {"max_connections": 1}
+        assert running_worker.worker.snapshot().limited == {"max_connections": 1}
         await require_served(client, 2)
 
 
 async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a new probe, and over an open connection. At its beginning each could be a client's connection."""
     monkeypatch.setattr("fleet.runtime.sockets.SPARE_CONNECTIONS", 20)
-    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
-        inside = [await at.connect(BROKER) for _ in range(5)]
+    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as running_worker:
+        inside = [await running_worker.connect(BROKER) for _ in range(5)]
         for number, client in enumerate(inside):
             await require_served(client, number)
         answers: list[None] = []
         pace = HoldTiming(LIMIT_S, 0.01, LIMIT_S)
-        targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
+        targets = await resolve([Target(endpoint(running_worker))], Resolver(), LIMIT_S)
         held = asyncio.create_task(
             hold_connection(targets[0], pace, lambda: None, lambda: answers.append(None))
         )
         await eventually(lambda: answers, "the connection is held")
         flood: list[Client] = []
         for _ in range(100):
-            flood.append(await at.connect())
+            flood.append(await running_worker.connect())
             assert await probe_member(targets, LIMIT_S) is ProbeOutcome.ANSWERED
-            assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last connection is being closed
+            assert (
+                len(running_worker.connections()) <= 5 + 20 + 2 * 1 * 2 + 1
+            )  # the last connection is being closed
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(ends(reader) for reader, _ in flood))
-        assert at.worker.snapshot().limited == {"max_connections": 100}
+        assert running_worker.worker.snapshot().limited == {"max_connections": 100}
         before = len(answers)
         await eventually(lambda: len(answers) > before, "the connection is still open")
         for number, client in enumerate(inside):
             await require_served(client, 10 + number)
         assert not held.done()
-        for each in at.connections():
+        for each in running_worker.connections():
             each.transport.abort()
         assert await held is HoldEnd.CLOSED
 
@@ -200,39 +202,45 @@ async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: p
 async def test_client_without_a_request_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
-        busy = await at.connect(BROKER)
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(first_request_timeout_s=10)) as running_worker,
+    ):
+        busy = await running_worker.connect(BROKER)
         await require_served(busy, 1)
-        silent, halting = await at.connect(BROKER), await at.connect()
-        await eventually(lambda: len(at.connections()) == 3, "all are connected")
+        silent, halting = await running_worker.connect(BROKER), await running_worker.connect()
+        await eventually(lambda: len(running_worker.connections()) == 3, "all are connected")
         for byte in fetch(1)[:9]:
             halting[1].write(bytes([byte]))
-            await swept(at, 1)
-        await swept(at, 1)
-        assert at.worker.snapshot().limited == {}
-        await swept(at, 1)
+            await swept(running_worker, 1)
+        await swept(running_worker, 1)
+        assert running_worker.worker.snapshot().limited == {}
+        await swept(running_worker, 1)
         assert await ends(silent[0]) == await ends(halting[0]) == b""
-        assert at.worker.snapshot().limited == {"first_request_timeout_s": 2}
+        assert running_worker.worker.snapshot().limited == {"first_request_timeout_s": 2}
         (line,) = log_lines(caplog, "first_request_timeout_s")
         assert "no request for 10 s" in line
         await require_served(busy, 2)
 
 
 async def test_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(first_request_timeout_s=10)) as running_worker,
+    ):
         answers: list[None] = []
         pace = HoldTiming(LIMIT_S, 0.01, LIMIT_S)
-        targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
+        targets = await resolve([Target(endpoint(running_worker))], Resolver(), LIMIT_S)
         held = asyncio.create_task(
             hold_connection(targets[0], pace, lambda: None, lambda: answers.append(None))
         )
         for _ in range(10):
             before = len(answers)
             await eventually(lambda: len(answers) > before, "the connection is used")  # noqa: B023 (awaited here)
-            await swept(at, 5)
-        assert at.worker.snapshot().limited == {}
+            await swept(running_worker, 5)
+        assert running_worker.worker.snapshot().limited == {}
         assert not held.done()
-        await swept(at, 600)
+        await swept(running_worker, 600)
         assert await held is HoldEnd.CLOSED  # silent for ten minutes
 
 
@@ -241,22 +249,25 @@ async def test_request_that_stops_in_its_midst_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture, sent: int
 ) -> None:
     """In the header, and in the body, which is forwarded as it arrives."""
-    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
-        busy, slow = await at.connect(BROKER), await at.connect(BROKER)
+    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as running_worker:
+        busy, slow = await running_worker.connect(BROKER), await running_worker.connect(BROKER)
         await require_served(busy, 1)
         await require_served(slow, 1)
         reader, writer = slow
         writer.write(produce(2, acks=1, records_bytes=1_000)[:sent])
-        before = at.worker.snapshot().bytes_to_broker[BROKER]
+        before = running_worker.worker.snapshot().bytes_to_broker[BROKER]
         await eventually(
-            lambda: any(each.active_timeout()[0] == "request_timeout_s" for each in at.connections()), ""
+            lambda: any(
+                each.active_timeout()[0] == "request_timeout_s" for each in running_worker.connections()
+            ),
+            "",
         )
-        await swept(at, 60)
-        assert at.worker.snapshot().limited == {}
-        await swept(at, 1)
+        await swept(running_worker, 60)
+        assert running_worker.worker.snapshot().limited == {}
+        await swept(running_worker, 1)
         assert await ends(reader) == b""
-        assert at.worker.snapshot().limited == {"request_timeout_s": 1}
-        assert at.worker.snapshot().bytes_to_broker[BROKER] in (before, before + sent)
+        assert running_worker.worker.snapshot().limited == {"request_timeout_s": 1}
+        assert running_worker.worker.snapshot().bytes_to_broker[BROKER] in (before, before + sent)
         (line,) = log_lines(caplog, "request_timeout_s")
         assert "127.0.0.1:" in line
         await eventually(lambda: one.ended == 1, "its broker's connection is free")
@@ -264,19 +275,19 @@ async def test_request_that_stops_in_its_midst_is_closed(
 
 
 async def test_slow_request_with_progress_is_not_closed(tmp_path: Path, by_hand: None) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
-        client = await at.connect(BROKER)
+    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as running_worker:
+        client = await running_worker.connect(BROKER)
         await require_served(client, 1)
-        (connection,) = at.connections()
+        (connection,) = running_worker.connections()
         sent = produce(2, acks=1, records_bytes=40)
         for number, byte in enumerate(sent):
             connection.has_client_sent = False
             client[1].write(bytes([byte]))
             await eventually(lambda: connection.has_client_sent, "the bytes have arrived")
             if number < len(sent) - 1:
-                await swept(at, 59)
+                await swept(running_worker, 59)
         assert await read_frame(client[0]) == response(2, b"answer")[4:]
-        assert at.worker.snapshot().limited == {}
+        assert running_worker.worker.snapshot().limited == {}
 
 
 async def test_idle_client_is_closed_but_not_a_waiting_one(
@@ -285,56 +296,60 @@ async def test_idle_client_is_closed_but_not_a_waiting_one(
     async with (
         broker_script(never) as one,
         broker_script() as two,
-        running(tmp_path, [one.port], Limits(idle_timeout_s=60)) as at,
+        running(tmp_path, [one.port], Limits(idle_timeout_s=60)) as running_worker,
     ):
-        at.worker.apply(at.directory([one, two]))
-        waiting, idle = await at.connect(1), await at.connect(2)
+        running_worker.worker.apply(running_worker.directory([one, two]))
+        waiting, idle = await running_worker.connect(1), await running_worker.connect(2)
         waiting[1].write(fetch(1))
         await eventually(lambda: one.requests, "its request is in flight")
         await require_served(idle, 1)
-        await swept(at, 61)
+        await swept(running_worker, 61)
         assert await ends(idle[0]) == b""
-        assert at.worker.snapshot().limited == {"idle_timeout_s": 1}
+        assert running_worker.worker.snapshot().limited == {"idle_timeout_s": 1}
         assert len(log_lines(caplog, "idle_timeout_s")) == 1
-        await swept(at, 300)  # five minutes
+        await swept(running_worker, 300)  # five minutes
         one.released.set()
         assert await read_frame(waiting[0]) == response(1, b"answer")[4:]
 
 
 async def test_time_does_not_run_while_the_broker_takes_no_more(tmp_path: Path, by_hand: None) -> None:
     size = 64 << 20
-    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=5)) as at:
+    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=5)) as running_worker:
         one.reads.clear()
-        reader, writer = await at.connect(BROKER)
+        reader, writer = await running_worker.connect(BROKER)
         writer.write(produce(5, acks=1, records_bytes=size))
-        await eventually(lambda: [each for each in at.connections() if each.broker], "joined")
-        (connection,) = at.connections()
+        await eventually(lambda: [each for each in running_worker.connections() if each.broker], "joined")
+        (connection,) = running_worker.connections()
         await eventually(lambda: not connection.transport.is_reading(), "the client's side is paused")
-        await swept(at, 100)
+        await swept(running_worker, 100)
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(5, b"answer")[4:]
-        assert at.worker.snapshot().limited == {}
+        assert running_worker.worker.snapshot().limited == {}
         writer.close()
 
 
 async def test_time_does_not_run_while_a_broker_is_dialed(
     tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:
-        released, connect = asyncio.Event(), at.worker.dialer.connect
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(first_request_timeout_s=5)) as running_worker,
+    ):
+        released, connect = asyncio.Event(), running_worker.worker.dialer.connect
 
         async def held(*arguments: object) -> None:
             await released.wait()
             await connect(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(at.worker.dialer, "connect", held)
-        reader, writer = await at.connect(BROKER)
+        monkeypatch.setattr(running_worker.worker.dialer, "connect", held)
+        reader, writer = await running_worker.connect(BROKER)
         writer.write(fetch(1)[:30])
         await eventually(
-            lambda: [each for each in at.connections() if each.number], "the broker is being dialed"
+            lambda: [each for each in running_worker.connections() if each.number],
+            "the broker is being dialed",
         )
-        await swept(at, 100)
+        await swept(running_worker, 100)
         released.set()
         writer.write(fetch(1)[30:])
         assert await read_frame(reader) == response(1, b"answer")[4:]
@@ -342,40 +357,43 @@ async def test_time_does_not_run_while_a_broker_is_dialed(
 
 
 async def test_sweeps_run_periodically(tmp_path: Path) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=0.5)) as at:
-        reader, _ = await at.connect()
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(first_request_timeout_s=0.5)) as running_worker,
+    ):
+        reader, _ = await running_worker.connect()
         assert await ends(reader) == b""
-        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
+        assert running_worker.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
 async def test_sweeps_are_rare_without_new_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
-    async with broker_script() as one, serving(tmp_path, one, limits) as at:
-        limiter: ConnectionLimiter = at.worker.limiter
-        old = await at.connect(BROKER)
+    async with broker_script() as one, serving(tmp_path, one, limits) as running_worker:
+        limiter: ConnectionLimiter = running_worker.worker.limiter
+        old = await running_worker.connect(BROKER)
         assert limiter.frequent_sweeps is not None
         await require_served(old, 1)
         await eventually(lambda: limiter.frequent_sweeps is None, "no client is new")
-        reader, _ = await at.connect(BROKER)
+        reader, _ = await running_worker.connect(BROKER)
         assert limiter.frequent_sweeps is not None
         assert await ends(reader) == b""
         await eventually(lambda: limiter.frequent_sweeps is None, "no client is new")
         assert await ends(old[0]) == b""
-        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
+        assert running_worker.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
 
 
 async def test_connection_above_a_limit_keeps_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
-    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
-        limiter: ConnectionLimiter = at.worker.limiter
-        first = await at.connect(BROKER)
+    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as running_worker:
+        limiter: ConnectionLimiter = running_worker.worker.limiter
+        first = await running_worker.connect(BROKER)
         await require_served(first, 1)
-        _, writer = await at.connect(BROKER)
+        _, writer = await running_worker.connect(BROKER)
         await eventually(lambda: limiter.admission.over_limit_count == 1, "the connection is above the limit")
-        (above,) = (each for each in at.connections() if not each.number)
+        (above,) = (each for each in running_worker.connections() if not each.number)
         above.answered = 1  # like a member
         limiter.enforce(limiter.sweep_clock_s)
         assert limiter.frequent_sweeps is not None
@@ -390,13 +408,13 @@ async def test_answered_member_does_not_keep_sweeps_frequent(
 ) -> None:
     """Found by review: members keep a connection to each other's workers open forever."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
-    async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        limiter: ConnectionLimiter = at.worker.limiter
-        _, writer = await at.connect(BROKER)
-        await eventually(at.connections, "the bytes have arrived")
+    async with broker_script() as one, serving(tmp_path, one, Limits()) as running_worker:
+        limiter: ConnectionLimiter = running_worker.worker.limiter
+        _, writer = await running_worker.connect(BROKER)
+        await eventually(running_worker.connections, "the bytes have arrived")
         limiter.enforce(limiter.sweep_clock_s)
         assert limiter.frequent_sweeps is not None
-        at.connections()[0].answered = 1
+        running_worker.connections()[0].answered = 1
         limiter.enforce(limiter.sweep_clock_s)
         assert limiter.frequent_sweeps is None
         writer.close()
@@ -408,10 +426,10 @@ async def test_client_that_opens_during_a_sweep_counts_as_new(
     """Found by review: the sweep did not include the client, and ended the frequent sweeps."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     monkeypatch.setattr(guard, "SWEPT_CONNECTIONS_PER_TURN", 1)
-    async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        limiter: ConnectionLimiter = at.worker.limiter
-        there = [await at.connect(BROKER) for _ in range(3)]
-        for number, each in enumerate(there):
+    async with broker_script() as one, serving(tmp_path, one, Limits()) as running_worker:
+        limiter: ConnectionLimiter = running_worker.worker.limiter
+        clients = [await running_worker.connect(BROKER) for _ in range(3)]
+        for number, each in enumerate(clients):
             await require_served(each, number)
         limiter.enforce(limiter.sweep_clock_s)
         assert limiter.is_sweeping
@@ -455,9 +473,12 @@ async def test_clock_of_sweeps_stops_while_the_worker_is_frozen(tmp_path: Path) 
 
 async def test_client_above_its_send_quota_is_slowed_without_loss(tmp_path: Path) -> None:
     rate, count = 1 << 20, 12
-    async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=rate)) as at:
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(to_broker_bytes_per_second=rate)) as running_worker,
+    ):
         loop = asyncio.get_running_loop()
-        greedy = [await at.connect(BROKER) for _ in range(2)]
+        greedy = [await running_worker.connect(BROKER) for _ in range(2)]
         began_s = loop.time()
 
         async def send(client: Client) -> None:
@@ -468,25 +489,25 @@ async def test_client_above_its_send_quota_is_slowed_without_loss(tmp_path: Path
 
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(send(each) for each in greedy))
-        sent = at.worker.snapshot().bytes_to_broker[BROKER]
+        sent = running_worker.worker.snapshot().bytes_to_broker[BROKER]
         assert sent > 2 * count * DATA_BYTES // 2
         # The credit of one second may be sent at once; the debt of the last read is paid afterwards.
         assert loop.time() - began_s >= (sent - rate - DATA_BYTES) / rate - 0.1
-        assert at.worker.snapshot().limited == {}
+        assert running_worker.worker.snapshot().limited == {}
 
 
 async def test_client_above_its_receive_quota_is_paused(tmp_path: Path) -> None:
     rate, count, size = 1 << 20, 6, 1 << 19
 
-    async def at_length(
+    async def slowly(
         script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(response(correlation_id, bytes(size)))
         await writer.drain()
 
     async with (
-        broker_script(at_length) as one,
-        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as at,
+        broker_script(slowly) as one,
+        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as running_worker,
     ):
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -497,7 +518,7 @@ async def test_client_above_its_receive_quota_is_paused(tmp_path: Path) -> None:
                 assert await read_frame(client[0]) == response(number, bytes(size))[4:]
 
         async with asyncio.timeout(LIMIT_S):
-            await asyncio.gather(*[receive(await at.connect(BROKER)) for _ in range(2)])
+            await asyncio.gather(*[receive(await running_worker.connect(BROKER)) for _ in range(2)])
         # The credit of one second may arrive at once, and no request waits after the last two responses.
         assert loop.time() - began_s >= (2 * (count - 1) * size - rate) / rate - 0.1
 
@@ -508,18 +529,18 @@ async def test_response_above_the_quota_delays_the_next_request(
     rate, max_debt_s = 1 << 16, 0.5
     monkeypatch.setattr(guard, "MAX_DEBT_S", max_debt_s)
 
-    async def at_length(
+    async def slowly(
         script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(response(correlation_id, bytes(100 * rate)))
         await writer.drain()
 
     async with (
-        broker_script(at_length) as one,
-        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as at,
+        broker_script(slowly) as one,
+        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as running_worker,
     ):
         loop = asyncio.get_running_loop()
-        reader, writer = await at.connect(BROKER)
+        reader, writer = await running_worker.connect(BROKER)
         async with asyncio.timeout(LIMIT_S):
             began_s = loop.time()
             writer.write(fetch(1))
@@ -530,23 +551,33 @@ async def test_response_above_the_quota_delays_the_next_request(
 
 
 async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
-        _, writer = await at.connect(BROKER)
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as running_worker,
+    ):
+        _, writer = await running_worker.connect(BROKER)
         writer.write(produce(1, acks=0, records_bytes=50 * 4096))
         await eventually(
-            lambda: [each for each in at.connections() if each.pause_reasons], "reading has paused"
+            lambda: [each for each in running_worker.connections() if each.pause_reasons],
+            "reading has paused",
         )
-        other = await asyncio.open_connection("127.0.0.1", at.ports[BROKER], local_addr=("127.9.9.9", 0))
+        other = await asyncio.open_connection(
+            "127.0.0.1", running_worker.ports[BROKER], local_addr=("127.9.9.9", 0)
+        )
         for number in range(5):
             await require_served(other, number)
-        (slow,) = (each for each in at.connections() if each.source == "127.0.0.1")
+        (slow,) = (each for each in running_worker.connections() if each.source == "127.0.0.1")
         assert slow.active_timeout() == (None, 0)
         # A second connection shares the debt.
-        _, more = await at.connect(BROKER)
+        _, more = await running_worker.connect(BROKER)
         more.write(produce(2, acks=0))
 
         def unread() -> list[str]:
-            return [each.source for each in at.connections() if each.pause_reasons & _OVERDRAWN_TO_BROKER]
+            return [
+                each.source
+                for each in running_worker.connections()
+                if each.pause_reasons & _OVERDRAWN_TO_BROKER
+            ]
 
         await eventually(lambda: unread() == 2 * ["127.0.0.1"], "reading has paused, too")
         for each in (writer, more, other[1]):
@@ -556,14 +587,14 @@ async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> N
 async def test_quota_of_an_idle_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
     async with (
         broker_script() as one,
-        serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as at,
+        serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as running_worker,
     ):
-        client = await at.connect(BROKER)
+        client = await running_worker.connect(BROKER)
         await require_served(client, 1)
-        await swept(at, 1)
-        assert len(at.worker.limiter.to_broker_quotas) == 1
+        await swept(running_worker, 1)
+        assert len(running_worker.worker.limiter.to_broker_quotas) == 1
         client[1].close()
-        await eventually(lambda: not at.connections(), "the connection is closed")
+        await eventually(lambda: not running_worker.connections(), "the connection is closed")
         async with asyncio.timeout(LIMIT_S):
-            while at.worker.limiter.to_broker_quotas:
-                await swept(at, 1)
+            while running_worker.worker.limiter.to_broker_quotas:
+                await swept(running_worker, 1)

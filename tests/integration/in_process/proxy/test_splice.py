@@ -36,8 +36,8 @@ from tests.integration.in_process.proxy.test_worker import (
     PLAINTEXT,
     PRODUCE,
     BrokerScript,
+    Route,
     Running,
-    Way,
     ends,
     eventually,
     fetch,
@@ -66,7 +66,7 @@ def produced(correlation_id: int, size: int) -> bytes:
     return whole[: len(whole) - size] + records(size, correlation_id)
 
 
-class Large(BrokerScript):
+class LargeBody(BrokerScript):
     """Records the bytes of requests, and answers each with a number of bytes."""
 
     def __init__(self, size: int) -> None:
@@ -101,40 +101,40 @@ class Large(BrokerScript):
 
 
 @dataclass
-class Ground:
+class SpliceSetup:
     """A worker with one such broker."""
 
-    at: Running
-    broker: Large
+    running_worker: Running
+    broker: LargeBody
 
     @property
     def connection(self) -> ClientConnection:
-        (only,) = self.at.connections()
+        (only,) = self.running_worker.connections()
         return only
 
     @property
     def pipe(self) -> Pipe:
-        pipe = self.at.worker.pipe
+        pipe = self.running_worker.worker.pipe
         assert pipe is not None
         return pipe
 
 
-MakeGround = Callable[..., AbstractAsyncContextManager[Ground]]
+MakeSpliceSetup = Callable[..., AbstractAsyncContextManager[SpliceSetup]]
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> MakeGround:
+def splice_setup(tmp_path: Path) -> MakeSpliceSetup:
     @asynccontextmanager
     async def make(
-        size: int = LARGE, limits: Limits = AT_ONCE, way: Way = PLAINTEXT
-    ) -> AsyncIterator[Ground]:
-        broker = Large(size)
+        size: int = LARGE, limits: Limits = AT_ONCE, route: Route = PLAINTEXT
+    ) -> AsyncIterator[SpliceSetup]:
+        broker = LargeBody(size)
         broker.reads.set()
-        server = await asyncio.start_server(broker.serve, "127.0.0.1", 0, limit=MIB, ssl=way.tls)
+        server = await asyncio.start_server(broker.serve, "127.0.0.1", 0, limit=MIB, ssl=route.tls)
         broker.port = server.sockets[0].getsockname()[1]
-        async with running(tmp_path, [broker.port], limits, way=way) as at:
-            at.worker.apply(at.directory([broker]))
-            yield Ground(at, broker)
+        async with running(tmp_path, [broker.port], limits, route=route) as running_worker:
+            running_worker.worker.apply(running_worker.directory([broker]))
+            yield SpliceSetup(running_worker, broker)
         server.close()
         for writer in broker.writers:
             writer.transport.abort()
@@ -151,16 +151,16 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_large_requests_arrive_unchanged_by_splice(
-    ground: MakeGround,
+    splice_setup: MakeSpliceSetup,
 ) -> None:
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
         sent = b"".join(produced(number, LARGE) for number in range(BODIES))
         writer.write(sent)
         for number in range(BODIES):
             assert await answer(reader) == response(number, records(HEAD, number))[4:]
         assert on.broker.heard == sent
-        assert on.at.worker.snapshot().bytes_to_broker[1] == len(sent)
+        assert on.running_worker.worker.snapshot().bytes_to_broker[1] == len(sent)
         # Not spliced: one read of the first body by the transport, and the bytes read behind each other body.
         # On a busy machine a side may be slow, and its transport writes the bytes that the kernel does not
         # take.
@@ -170,16 +170,16 @@ async def test_large_requests_arrive_unchanged_by_splice(
 
 
 async def test_large_responses_arrive_unchanged_by_splice(
-    ground: MakeGround,
+    splice_setup: MakeSpliceSetup,
 ) -> None:
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
         expected = b""
         for number in range(BODIES):
             writer.write(fetch(number))
             expected += response(number, records(LARGE, number))
             assert await answer(reader) == expected[-LARGE - 4 :]
-        assert on.at.worker.snapshot().bytes_to_client[1] == len(expected)
+        assert on.running_worker.worker.snapshot().bytes_to_client[1] == len(expected)
         assert on.pipe.filled_bytes > len(expected) // 2
         assert on.pipe.started_bodies >= 1
         assert on.connection.session.is_idle
@@ -187,10 +187,10 @@ async def test_large_responses_arrive_unchanged_by_splice(
 
 
 async def test_frames_between_bodies_return_reading_to_transports(
-    ground: MakeGround,
+    splice_setup: MakeSpliceSetup,
 ) -> None:
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
         for size in (LARGE, 10, SMALL, 10, 10, 10, 10, LARGE, 10, LARGE):
             on.broker.size = size
             writer.write(fetch(size) + produced(size + 1, size))
@@ -217,9 +217,9 @@ def fetched(correlation_id: int, end: bytes) -> bytes:
     return response(correlation_id, b"\0" + bytes(10) + topics)
 
 
-async def test_end_of_a_spliced_fetch_response_is_checked(ground: MakeGround) -> None:
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+async def test_end_of_a_spliced_fetch_response_is_checked(splice_setup: MakeSpliceSetup) -> None:
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
         on.broker.answers = partial(fetched, end=bytes(3))
         for number in range(BODIES):
             writer.write(request(FETCH, 16, number, bytes(31)))
@@ -229,13 +229,13 @@ async def test_end_of_a_spliced_fetch_response_is_checked(ground: MakeGround) ->
         on.broker.answers = partial(fetched, end=b"\0\1\0")
         writer.write(request(FETCH, 16, 9, bytes(31)))
         await ends(reader)
-        assert on.at.worker.snapshot().errors == {"truncated": 1}
+        assert on.running_worker.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
-async def test_small_bodies_are_not_spliced(ground: MakeGround) -> None:
-    async with ground(SMALL) as on:
-        reader, writer = await on.at.connect(1)
+async def test_small_bodies_are_not_spliced(splice_setup: MakeSpliceSetup) -> None:
+    async with splice_setup(SMALL) as on:
+        reader, writer = await on.running_worker.connect(1)
         writer.write(fetch(1) + produced(2, SMALL))
         await answer(reader)
         await answer(reader)
@@ -245,28 +245,28 @@ async def test_small_bodies_are_not_spliced(ground: MakeGround) -> None:
 
 @pytest.mark.parametrize("why", ["quotas", "TLS", "no pipe", "too many files"])
 async def test_bodies_are_copied_where_splice_is_impossible(
-    ground: MakeGround,
+    splice_setup: MakeSpliceSetup,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     why: str,
 ) -> None:
-    limits, way = AT_ONCE, PLAINTEXT
+    limits, route = AT_ONCE, PLAINTEXT
     if why == "quotas":
         much = 1 << 40
         limits = replace(AT_ONCE, to_broker_bytes_per_second=much, to_client_bytes_per_second=much)
     elif why == "TLS":
-        way = secured(Authority(tmp_path))
+        route = secured(Authority(tmp_path))
     elif why == "no pipe":
         monkeypatch.setattr(os, "pipe2", failing)
-    async with ground(limits=limits, way=way) as on:
+    async with splice_setup(limits=limits, route=route) as on:
         if why == "too many files":
             monkeypatch.setattr(os, "dup", failing)
-        reader, writer = await on.at.connect(1)
+        reader, writer = await on.running_worker.connect(1)
         writer.write(fetch(1) + produced(2, LARGE))
         assert await answer(reader) == response(1, records(LARGE, 1))[4:]
         await answer(reader)
         assert on.broker.heard[-LARGE:] == records(LARGE, 2)
-        assert on.at.worker.pipe is None or on.at.worker.pipe.started_bodies == 0
+        assert on.running_worker.worker.pipe is None or on.running_worker.worker.pipe.started_bodies == 0
         writer.close()
 
 
@@ -277,15 +277,17 @@ def failing(*_: object, **__: object) -> int:
 # ---- slow sides, and sides that end
 
 
-async def test_slow_client_gets_the_whole_body(ground: MakeGround) -> None:
+async def test_slow_client_gets_the_whole_body(splice_setup: MakeSpliceSetup) -> None:
     size = 16 * MIB
-    async with ground(size) as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup(size) as on:
+        reader, writer = await on.running_worker.connect(1)
         transport = cast(asyncio.Transport, writer.transport)
         transport.pause_reading()
         writer.write(fetch(1) + fetch(2))
         await eventually(
-            lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.active_bodies,
+            lambda: (
+                on.running_worker.connections() and on.connection.waiting_bytes and not on.pipe.active_bodies
+            ),
             "the kernel takes no more",
         )
         broker = on.connection.broker
@@ -299,10 +301,10 @@ async def test_slow_client_gets_the_whole_body(ground: MakeGround) -> None:
         writer.close()
 
 
-async def test_slow_broker_gets_the_whole_body(ground: MakeGround) -> None:
+async def test_slow_broker_gets_the_whole_body(splice_setup: MakeSpliceSetup) -> None:
     size = 16 * MIB
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
         writer.write(produced(1, LARGE))
         await answer(reader)
         on.broker.reads.clear()
@@ -323,22 +325,25 @@ async def test_slow_broker_gets_the_whole_body(ground: MakeGround) -> None:
         writer.close()
 
 
-async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def inside_a_request(on: SpliceSetup) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A client that has sent half of a large request, which is spliced."""
-    reader, writer = await on.at.connect(1)
+    reader, writer = await on.running_worker.connect(1)
     writer.write(fetch(1))
     await answer(reader)
     writer.write(produced(2, LARGE)[: LARGE // 2])
     await eventually(
-        lambda: on.at.worker.snapshot().bytes_to_broker[1] > LARGE // 2, "half of the body has passed"
+        lambda: on.running_worker.worker.snapshot().bytes_to_broker[1] > LARGE // 2,
+        "half of the body has passed",
     )
     assert on.pipe.active_bodies == 1
     return reader, writer
 
 
 @pytest.mark.parametrize("how", ["eof", "reset"])
-async def test_client_that_ends_inside_a_spliced_request_is_counted(ground: MakeGround, how: str) -> None:
-    async with ground(HEAD) as on:
+async def test_client_that_ends_inside_a_spliced_request_is_counted(
+    splice_setup: MakeSpliceSetup, how: str
+) -> None:
+    async with splice_setup(HEAD) as on:
         _, writer = await inside_a_request(on)
         if how == "eof":
             writer.write_eof()
@@ -347,35 +352,38 @@ async def test_client_that_ends_inside_a_spliced_request_is_counted(ground: Make
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
         await eventually(
-            lambda: not on.at.connections() and not on.pipe.active_bodies, "the connection is closed"
+            lambda: not on.running_worker.connections() and not on.pipe.active_bodies,
+            "the connection is closed",
         )
-        assert on.at.worker.snapshot().errors == ({"truncated": 1} if how == "eof" else {})
+        assert on.running_worker.worker.snapshot().errors == ({"truncated": 1} if how == "eof" else {})
         writer.close()
 
 
 async def test_client_vanishing_inside_a_spliced_request_is_counted(
-    ground: MakeGround,
+    splice_setup: MakeSpliceSetup,
 ) -> None:
     """The kernel reports an error only to its first reader, which is not the transport here."""
-    async with ground(HEAD) as on:
+    async with splice_setup(HEAD) as on:
         reader, writer = await inside_a_request(on)
         LargeBodies(on.connection).side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
         with suppress(ConnectionResetError):
             await ends(reader)
-        await eventually(lambda: not on.at.connections(), "the connection is closed")
-        assert on.at.worker.snapshot().limited == {"vanished_timeout_s": 1}
+        await eventually(lambda: not on.running_worker.connections(), "the connection is closed")
+        assert on.running_worker.worker.snapshot().limited == {"vanished_timeout_s": 1}
         writer.close()
 
 
 @pytest.mark.parametrize("how", ["end", "reset"])
-async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGround, how: str) -> None:
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+async def test_broker_end_inside_a_spliced_response_closes_client(
+    splice_setup: MakeSpliceSetup, how: str
+) -> None:
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
 
         async def cut_off(to: asyncio.StreamWriter) -> None:
             to.write(response(1, records(LARGE, 1))[: LARGE // 2])
             await eventually(
-                lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
+                lambda: on.running_worker.worker.snapshot().bytes_to_client[1] == LARGE // 2,
                 "half of the body has passed",
             )
             assert on.pipe.active_bodies == 1
@@ -390,15 +398,16 @@ async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGr
             received = await reader.read()
         assert received == response(1, records(LARGE, 1))[: LARGE // 2]
         await eventually(
-            lambda: not on.at.connections() and not on.pipe.active_bodies, "the connection is closed"
+            lambda: not on.running_worker.connections() and not on.pipe.active_bodies,
+            "the connection is closed",
         )
-        assert on.at.worker.snapshot().errors == {"truncated": 1}
+        assert on.running_worker.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
-async def test_spliced_request_has_its_time_limit(ground: MakeGround) -> None:
+async def test_spliced_request_has_its_time_limit(splice_setup: MakeSpliceSetup) -> None:
     """No limit runs for a paused client; here the kernel reads from the client instead of the transport."""
-    async with ground(HEAD) as on:
+    async with splice_setup(HEAD) as on:
         _, writer = await inside_a_request(on)
         limit, spoken = on.connection.active_timeout()
         assert limit == "request_timeout_s"
@@ -408,27 +417,30 @@ async def test_spliced_request_has_its_time_limit(ground: MakeGround) -> None:
 
 
 async def test_leaving_connection_completes_its_spliced_response(
-    ground: MakeGround,
+    splice_setup: MakeSpliceSetup,
 ) -> None:
-    async with ground(16 * MIB) as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup(16 * MIB) as on:
+        reader, writer = await on.running_worker.connect(1)
         transport = cast(asyncio.Transport, writer.transport)
         transport.pause_reading()
         writer.write(fetch(1))
         await eventually(
-            lambda: on.at.connections() and on.at.worker.snapshot().bytes_to_client[1] > MIB,
+            lambda: (
+                on.running_worker.connections()
+                and on.running_worker.worker.snapshot().bytes_to_client[1] > MIB
+            ),
             "the response arrives",
         )
         on.connection.move(LIMIT_S, LIMIT_S)
         transport.resume_reading()
         assert await answer(reader) == response(1, records(16 * MIB, 1))[4:]
         await ends(reader)
-        assert on.at.worker.snapshot().errors == {}
+        assert on.running_worker.worker.snapshot().errors == {}
         writer.close()
 
 
-async def test_drain_completes_a_spliced_request(ground: MakeGround) -> None:
-    async with ground(HEAD) as on:
+async def test_drain_completes_a_spliced_request(splice_setup: MakeSpliceSetup) -> None:
+    async with splice_setup(HEAD) as on:
         reader, writer = await inside_a_request(on)
         on.connection.drain(LIMIT_S)
         writer.write(produced(2, LARGE)[LARGE // 2 :] + fetch(3))
@@ -454,7 +466,7 @@ class Side(asyncio.Transport):
         self.written += data
 
 
-class Leaves:
+class LeavingPeer:
     """An owner that stops as soon as its body has passed, like a connection that has to leave."""
 
     def __init__(self, events: list[str]) -> None:
@@ -491,7 +503,7 @@ async def test_rest_of_a_body_is_written_before_leaving() -> None:
             full += target.send(bytes(4096))
     body = records(32_000)
     assert broker.send(body) == len(body)
-    to, leaves = Side(target, events), Leaves(events)
+    to, leaves = Side(target, events), LeavingPeer(events)
     leaves.body = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
     await eventually(lambda: events, "the body has passed")
     assert events == ["written", f"{len(body)} passed"]
@@ -514,7 +526,7 @@ async def test_splice_does_not_overtake_waiting_writes(left_bytes: int) -> None:
     for each in (source, client):
         each.setblocking(False)
     broker.send(records(1000))
-    leaves = Leaves(events)
+    leaves = LeavingPeer(events)
     sides = Side(source, events), Side(target, events, waiting_bytes=1)
     leaves.body = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
     await eventually(lambda: events, "the callback has run")
@@ -526,9 +538,9 @@ async def test_splice_does_not_overtake_waiting_writes(left_bytes: int) -> None:
         each.close()
 
 
-async def test_broker_is_read_again_once_its_client_takes_more(ground: MakeGround) -> None:
-    async with ground(HEAD) as on:
-        reader, writer = await on.at.connect(1)
+async def test_broker_is_read_again_once_its_client_takes_more(splice_setup: MakeSpliceSetup) -> None:
+    async with splice_setup(HEAD) as on:
+        reader, writer = await on.running_worker.connect(1)
         writer.write(fetch(1))
         await answer(reader)
         broker = on.connection.broker
@@ -547,16 +559,16 @@ async def test_broker_is_read_again_once_its_client_takes_more(ground: MakeGroun
         writer.close()
 
 
-async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGround) -> None:
+async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(splice_setup: MakeSpliceSetup) -> None:
     """Found by review: a stopped splice stayed in the list of idle ones forever."""
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
 
         async def half(to: asyncio.StreamWriter) -> None:
             whole = response(1, records(LARGE, 1))
             to.write(whole[: LARGE // 2])
             await eventually(
-                lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
+                lambda: on.running_worker.worker.snapshot().bytes_to_client[1] == LARGE // 2,
                 "half of the body has passed",
             )
             on.connection.move(LIMIT_S, LIMIT_S)
@@ -573,16 +585,17 @@ async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGroun
 
 
 @pytest.mark.parametrize("left", [1, LARGE])
-async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, left: int) -> None:
+async def test_reset_behind_many_received_bytes_is_detected(splice_setup: MakeSpliceSetup, left: int) -> None:
     """Found by review: uvloop calls only once then, and the client waited forever."""
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
 
         async def reset(to: asyncio.StreamWriter) -> None:
             whole = response(1, records(2 * LARGE, 1))
             to.write(whole[:MIB])
             await eventually(
-                lambda: on.at.worker.snapshot().bytes_to_client[1] == MIB, "the beginning has passed"
+                lambda: on.running_worker.worker.snapshot().bytes_to_client[1] == MIB,
+                "the beginning has passed",
             )
             sock = to.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -598,14 +611,14 @@ async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, 
         with suppress(ConnectionResetError):
             async with asyncio.timeout(LIMIT_S):
                 await reader.read()
-        await eventually(lambda: not on.at.connections(), "the connection is closed")
+        await eventually(lambda: not on.running_worker.connections(), "the connection is closed")
         assert on.pipe.active_bodies == 0
         writer.close()
 
 
-async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
+async def test_urgent_byte_causes_no_busy_loop(splice_setup: MakeSpliceSetup) -> None:
     """Found by review: a splice was called again and again without bytes to move."""
-    async with ground(HEAD) as on:
+    async with splice_setup(HEAD) as on:
         reader, writer = await inside_a_request(on)
         sock = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
         sock.send(b"!", socket.MSG_OOB)
@@ -618,14 +631,14 @@ async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
         writer.close()
 
 
-async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGround) -> None:
+async def test_failure_between_two_bodies_closes_the_connection(splice_setup: MakeSpliceSetup) -> None:
     """Like in a transport: otherwise bytes would be missing in the middle of the forwarded bytes."""
 
     def broken(_: bytes | memoryview) -> None:
         raise ZeroDivisionError
 
-    async with ground() as on:
-        reader, writer = await on.at.connect(1)
+    async with splice_setup() as on:
+        reader, writer = await on.running_worker.connect(1)
         writer.write(fetch(1))
         await answer(reader)
         on.broker.reads.clear()
@@ -652,10 +665,10 @@ async def test_no_pipe_where_the_system_forbids_splice(monkeypatch: pytest.Monke
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-async def test_idle_splice_makes_room_at_the_limit(ground: MakeGround) -> None:
-    async with ground(HEAD) as on:
+async def test_idle_splice_makes_room_at_the_limit(splice_setup: MakeSpliceSetup) -> None:
+    async with splice_setup(HEAD) as on:
         on.pipe.max_bodies = MAX_SPLICED_BODIES
-        clients = [await on.at.connect(1) for _ in range(MAX_SPLICED_BODIES + 1)]
+        clients = [await on.running_worker.connect(1) for _ in range(MAX_SPLICED_BODIES + 1)]
         for number, (reader, writer) in enumerate(clients):
             writer.write(produced(number, LARGE))
             await answer(reader)
@@ -671,11 +684,11 @@ async def test_idle_splice_makes_room_at_the_limit(ground: MakeGround) -> None:
         assert not on.pipe.idle_bodies
 
 
-async def test_bodies_are_copied_when_all_splices_are_busy(ground: MakeGround) -> None:
-    async with ground(HEAD) as on:
+async def test_bodies_are_copied_when_all_splices_are_busy(splice_setup: MakeSpliceSetup) -> None:
+    async with splice_setup(HEAD) as on:
         on.pipe.max_bodies = 1
         _, halfway = await inside_a_request(on)
-        reader, writer = await on.at.connect(1)
+        reader, writer = await on.running_worker.connect(1)
         writer.write(produced(3, LARGE))
         await answer(reader)
         assert on.broker.heard[-LARGE:] == records(LARGE, 3)
@@ -685,18 +698,18 @@ async def test_bodies_are_copied_when_all_splices_are_busy(ground: MakeGround) -
 
 
 async def test_connection_with_large_bodies_leaves_no_reference(
-    ground: MakeGround, monkeypatch: pytest.MonkeyPatch
+    splice_setup: MakeSpliceSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reference cycle, and no open file: a duplicated descriptor keeps a connection open."""
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     gc.disable()
     try:
-        async with ground() as on:
+        async with splice_setup() as on:
             files = len(os.listdir("/proc/self/fd"))
             before = alive()
             for number in range(3):
-                reader, writer = await on.at.connect(1)
+                reader, writer = await on.running_worker.connect(1)
                 writer.write(fetch(number) + produced(number + 10, LARGE))
                 await answer(reader)
                 await answer(reader)
@@ -705,7 +718,7 @@ async def test_connection_with_large_bodies_leaves_no_reference(
                     writer.transport.abort()
                 else:
                     writer.close()
-                await eventually(lambda: not on.at.connections(), "the client is closed")
+                await eventually(lambda: not on.running_worker.connections(), "the client is closed")
                 await eventually(lambda: alive() <= before, "no object of the connection is left")
             await eventually(lambda: len(os.listdir("/proc/self/fd")) <= files, "its files are closed")
     finally:

@@ -68,28 +68,28 @@ AT_ONCE = Limits(moves_per_second=1_000)
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """How the worker and its brokers communicate."""
 
     upstream: UpstreamSettings
     tls: ssl.SSLContext | None
 
 
-PLAINTEXT = Way(UpstreamSettings(), None)
+PLAINTEXT = Route(UpstreamSettings(), None)
 
 
 @pytest.fixture(params=["plaintext", "tls"])
-def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+def route(request: pytest.FixtureRequest, tmp_path: Path) -> Route:
     """For tests that depend on the transport, because a TLS transport behaves differently."""
     return PLAINTEXT if request.param == "plaintext" else secured(Authority(tmp_path))
 
 
-def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Way:
+def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Route:
     """TLS with brokers that one authority certifies, and a worker that trusts this authority or another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker", [host]).both)
     tls = UpstreamTlsSettings((believed or authority).certificate, None, None, check_hostname=True, lines={})
-    return Way(UpstreamSettings(tls), context)
+    return Route(UpstreamSettings(tls), context)
 
 
 # ---- a minimal Kafka
@@ -173,10 +173,12 @@ class BrokerScript:
 
 
 @contextlib.asynccontextmanager
-async def broker_script(answer: Answer = answer_at_once, way: Way = PLAINTEXT) -> AsyncIterator[BrokerScript]:
+async def broker_script(
+    answer: Answer = answer_at_once, route: Route = PLAINTEXT
+) -> AsyncIterator[BrokerScript]:
     script = BrokerScript(answer)
     script.reads.set()
-    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB, ssl=way.tls)
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB, ssl=route.tls)
     script.port = server.sockets[0].getsockname()[1]
     yield script
     server.close()
@@ -245,7 +247,7 @@ def make_spec(
     limits: Limits = AT_ONCE,
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
-    way: Way = PLAINTEXT,
+    route: Route = PLAINTEXT,
     events: EventsSettings | None = None,
     **timing: float,
 ) -> ChildSpec:
@@ -271,7 +273,7 @@ def make_spec(
         timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
         limits=limits,
         listener_tls={} if listener_tls is None else {"external": listener_tls},
-        upstream=way.upstream,
+        upstream=route.upstream,
         events=events,
     )
     return ChildSpec(
@@ -297,13 +299,13 @@ async def running(
     limits: Limits = AT_ONCE,
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
-    way: Way = PLAINTEXT,
+    route: Route = PLAINTEXT,
     events: EventsSettings | None = None,
     **timing: float,
 ) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in ((BOOTSTRAP,) if broker_host else (BOOTSTRAP, 1, 2, 3))}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, way, events, **timing)
+    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, route, events, **timing)
     running = Worker(spec, first_directory_s=0.01)  # most tests have no control process to wait for
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
@@ -328,10 +330,15 @@ async def test_name_with_a_final_dot_leads_to_its_broker(
     tmp_path: Path, host: str, in_plaintext: bool
 ) -> None:
     """Found: TLS has no names with a final dot, so a broker with such a name was never reached."""
-    way = PLAINTEXT if in_plaintext else secured(Authority(tmp_path), host="localhost")
-    async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
-        at.worker.apply(replace(at.directory([one]), brokers={1: Broker(1, host, one.port)}))
-        reader, writer = await at.connect(1)
+    route = PLAINTEXT if in_plaintext else secured(Authority(tmp_path), host="localhost")
+    async with (
+        broker_script(route=route) as one,
+        running(tmp_path, [one.port], route=route) as running_worker,
+    ):
+        running_worker.worker.apply(
+            replace(running_worker.directory([one]), brokers={1: Broker(1, host, one.port)})
+        )
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(1, b"answer")[4:]
@@ -351,15 +358,15 @@ async def test_hanging_name_delays_only_its_own_clients(
         return look_up(host, *arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         brokers = {1: Broker(1, "localhost", one.port), 2: Broker(2, "silent.invalid", 9092)}
-        at.worker.apply(replace(at.directory([one]), brokers=brokers))
+        running_worker.worker.apply(replace(running_worker.directory([one]), brokers=brokers))
         waiting = []
         for _ in range(20):
-            _, writer = await at.connect(2)
+            _, writer = await running_worker.connect(2)
             writer.write(fetch(1))
             waiting.append(writer)
-        reader, writer = await at.connect(1)
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         async with asyncio.timeout(LIMIT_S / 2):
             assert await read_frame(reader) == response(1, b"answer")[4:]
@@ -373,34 +380,34 @@ async def test_sockets_have_nodelay_and_broker_keep_alive(
 ) -> None:
     """The client's socket has keep-alive, too: from the member's listening socket (`test_socket_options`)."""
     monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", 3600.0)
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         await read_frame(reader)
-        (connection,) = at.connections()
+        (connection,) = running_worker.connections()
         assert connection.broker is not None
         for transport in (connection.transport, connection.broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        at.worker.limiter.enforce(0.0)
+        running_worker.worker.limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # the connection is too young
         monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", -1.0)
-        at.worker.limiter.enforce(0.0)
+        running_worker.worker.limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
 
 
-async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, way: Way) -> None:
+async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, route: Route) -> None:
     async with (
-        broker_script(way=way) as one,
-        broker_script(way=way) as two,
-        running(tmp_path, [one.port], way=way) as at,
+        broker_script(route=route) as one,
+        broker_script(route=route) as two,
+        running(tmp_path, [one.port], route=route) as running_worker,
     ):
         two.known = [Broker(1, "127.77.0.1", 19092), Broker(2, "127.77.0.2", 29092)]
-        at.worker.apply(at.directory([one, two]))
-        reader, writer = await at.connect(2)
+        running_worker.worker.apply(running_worker.directory([one, two]))
+        reader, writer = await running_worker.connect(2)
         sent = fetch(7) + request(METADATA, 1, 8, struct.pack(">i", -1))
         writer.write(sent)
         assert await read_frame(reader) == response(7, b"answer")[4:]
@@ -408,7 +415,7 @@ async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, 
         assert await read_frame(reader) == response(8, metadata(proxied))[4:]
         assert two.requests == [(FETCH, 7), (METADATA, 8)]
         assert one.accepted == 0
-        counted = at.worker.snapshot()
+        counted = running_worker.worker.snapshot()
         assert counted.requests == {FETCH: 1, METADATA: 1}
         assert counted.bytes_to_broker[2] == len(sent)
         assert counted.connections[2] == 1
@@ -416,7 +423,9 @@ async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, 
         assert sum(counted.rewrite_buckets) == 1
         assert counted.rewrite_sum_s > 0
         writer.close()
-        await eventually(lambda: at.worker.snapshot().connections[2] == 0, "the connection is counted out")
+        await eventually(
+            lambda: running_worker.worker.snapshot().connections[2] == 0, "the connection is counted out"
+        )
         await eventually(lambda: two.ended == 1, "the broker sees the end")
 
 
@@ -430,10 +439,10 @@ async def test_connection_ends_with_its_last_reference(
     before = alive()  # of other tests
     gc.disable()
     try:
-        async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
-            at.worker.apply(at.directory([broker]))
+        async with broker_script() as broker, running(tmp_path, [broker.port]) as running_worker:
+            running_worker.worker.apply(running_worker.directory([broker]))
             for number in range(4):
-                reader, writer = await at.connect(1)
+                reader, writer = await running_worker.connect(1)
                 writer.write(fetch(number))
                 await read_frame(reader)
                 assert len(alive()) > len(before)
@@ -467,54 +476,56 @@ async def test_connection_ends_with_its_last_reference(
 async def test_refused_first_bytes_are_named_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first_bytes: bytes, expected: str, cut: int
 ) -> None:
-    async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
-        at.worker.apply(at.directory([broker]))
-        reader, writer = await at.connect(1)
+    async with broker_script() as broker, running(tmp_path, [broker.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([broker]))
+        reader, writer = await running_worker.connect(1)
         if cut:
             writer.write(first_bytes[:cut])
-            await eventually(lambda: any(each.unconsumed for each in at.connections()), "what came is kept")
+            await eventually(
+                lambda: any(each.unconsumed for each in running_worker.connections()), "what came is kept"
+            )
         writer.write(first_bytes[cut:])
         assert await ends(reader) == b""
         writer.close()
         (line,) = [each for each in caplog.messages if "closing the connection of client" in each]
         assert f"client: {expected}" in line
         assert " listener external; " in line
-        assert at.worker.snapshot().errors == {"oversize": 1}
+        assert running_worker.worker.snapshot().errors == {"oversize": 1}
         assert broker.accepted == 0
 
 
 async def test_client_that_ends_in_its_first_bytes_is_named_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
-        reader, writer = await at.connect(1)
+    async with broker_script() as broker, running(tmp_path, [broker.port]) as running_worker:
+        reader, writer = await running_worker.connect(1)
         writer.write(b"GET /\r\n")
         writer.write_eof()
         assert await ends(reader) == b""
         writer.close()
         assert "client: it speaks HTTP to the plaintext listener external; send health checks" in caplog.text
-        assert at.worker.snapshot().errors == {"truncated": 1}
+        assert running_worker.worker.snapshot().errors == {"truncated": 1}
 
 
 async def test_protocol_is_named_if_its_bytes_are_a_valid_size(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = Limits(max_request_bytes=2**31 - 1, first_request_timeout_s=0.2)
-    async with broker_script() as broker, running(tmp_path, [broker.port], limits=limits) as at:
-        reader, writer = await at.connect(1)
+    async with broker_script() as broker, running(tmp_path, [broker.port], limits=limits) as running_worker:
+        reader, writer = await running_worker.connect(1)
         writer.write(b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c")
         await ends(reader)
         writer.close()
         assert "it speaks PROXY protocol v2 to the plaintext listener external; switch" in caplog.text
-        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
+        assert running_worker.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
 async def test_foreign_bytes_behind_requests_are_no_other_protocol(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
-        at.worker.apply(at.directory([broker]))
-        reader, writer = await at.connect(1)
+    async with broker_script() as broker, running(tmp_path, [broker.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([broker]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         await read_frame(reader)
         writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
@@ -530,9 +541,9 @@ def alive() -> list[object]:
 
 @pytest.mark.parametrize("step", [1, 3, 13])
 async def test_requests_arrive_whole_at_any_split(tmp_path: Path, step: int) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         client = writer.get_extra_info("socket")
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sent = fetch(1) + produce(2, acks=1) + fetch(3)
@@ -547,11 +558,11 @@ async def test_requests_arrive_whole_at_any_split(tmp_path: Path, step: int) -> 
 
 
 async def test_probe_and_port_scan_touch_no_broker(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         for _ in range(3):
-            _, writer = await at.connect()
+            _, writer = await running_worker.connect()
             writer.close()
-        reader, writer = await at.connect()
+        reader, writer = await running_worker.connect()
         writer.write(request(API_VERSIONS, 0x7FFF, 9))
         answer = await read_frame(reader)
         assert struct.unpack_from(">ih", answer) == (9, 35)
@@ -566,32 +577,33 @@ async def test_probe_and_port_scan_touch_no_broker(tmp_path: Path) -> None:
 async def test_bootstrap_connection_tries_the_next_broker(
     tmp_path: Path, refusing_broker: BrokerScript
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([refusing_broker, one, refusing_broker]))
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([refusing_broker, one, refusing_broker]))
         for number in range(4):
-            reader, writer = await at.connect()
+            reader, writer = await running_worker.connect()
             writer.write(fetch(number))
             assert await read_frame(reader) == response(number, b"answer")[4:]
             writer.close()
-        assert at.worker.snapshot().upstream_up[2] is True
-        assert False in at.worker.snapshot().upstream_up.values()
+        assert running_worker.worker.snapshot().upstream_up[2] is True
+        assert False in running_worker.worker.snapshot().upstream_up.values()
 
 
 async def test_worker_without_directory_uses_configured_brokers(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         one.known = [Broker(1, "127.0.0.1", one.port)]
-        reader, writer = await at.connect()
+        reader, writer = await running_worker.connect()
         writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
         proxied = metadata([Broker(1, "proxy1.example", 9101)])
         assert await read_frame(reader) == response(1, proxied)[4:]
         writer.close()
         # The address in the response is dialed once control has confirmed it.
-        reader, writer = await at.connect(1)
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(2))
         await eventually(
-            lambda: at.connections() and at.connections()[0].state is State.DIALING, "the bytes wait"
+            lambda: running_worker.connections() and running_worker.connections()[0].state is State.DIALING,
+            "the bytes wait",
         )
-        at.worker.apply(at.directory([one]))
+        running_worker.worker.apply(running_worker.directory([one]))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
 
@@ -606,23 +618,31 @@ async def ends(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_client_of_an_unconfirmed_identity_is_closed(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], upstream_connect_timeout_s=0.2) as at:
-        reader, writer = await at.connect(3)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], upstream_connect_timeout_s=0.2) as running_worker,
+    ):
+        reader, writer = await running_worker.connect(3)
         writer.write(fetch(1))
         assert await ends(reader) == b""
         writer.close()
 
 
 async def test_client_of_a_new_broker_waits_for_the_directory(tmp_path: Path) -> None:
-    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(2)
+    async with (
+        broker_script() as one,
+        broker_script() as two,
+        running(tmp_path, [one.port]) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(2)
         writer.write(produce(1, acks=0) + produce(2, acks=1))
         await eventually(
-            lambda: at.connections() and at.connections()[0].state is State.DIALING, "the bytes wait"
+            lambda: running_worker.connections() and running_worker.connections()[0].state is State.DIALING,
+            "the bytes wait",
         )
         writer.write(produce(3, acks=1))
-        at.worker.apply(at.directory([one, two]))
+        running_worker.worker.apply(running_worker.directory([one, two]))
         for number in (2, 3):
             assert await read_frame(reader) == response(number, b"answer")[4:]
         assert two.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
@@ -631,23 +651,23 @@ async def test_client_of_a_new_broker_waits_for_the_directory(tmp_path: Path) ->
 
 
 async def test_broker_that_refuses_closes_the_client(tmp_path: Path, refusing_broker: BrokerScript) -> None:
-    async with running(tmp_path, [refusing_broker.port]) as at:
-        at.worker.apply(at.directory([refusing_broker]))
+    async with running(tmp_path, [refusing_broker.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([refusing_broker]))
         for port in (1, BOOTSTRAP):
-            reader, writer = await at.connect(port)
+            reader, writer = await running_worker.connect(port)
             writer.write(fetch(1))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.snapshot().upstream_up == {1: False}
+        assert running_worker.worker.snapshot().upstream_up == {1: False}
 
 
 async def test_invalid_broker_address_closes_the_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, refusing_broker: BrokerScript
 ) -> None:
-    async with running(tmp_path, [refusing_broker.port]) as at:
-        directory = at.directory([refusing_broker])
-        at.worker.apply(replace(directory, brokers={1: Broker(1, "real\ufffdbroker", 9092)}))
-        reader, writer = await at.connect(1)
+    async with running(tmp_path, [refusing_broker.port]) as running_worker:
+        directory = running_worker.directory([refusing_broker])
+        running_worker.worker.apply(replace(directory, brokers={1: Broker(1, "real\ufffdbroker", 9092)}))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await ends(reader) == b""
         writer.close()
@@ -664,9 +684,9 @@ async def test_unanswered_dial_closes_the_client_in_time(tmp_path: Path) -> None
             knock.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 knock.connect(full.getsockname())
-        async with running(tmp_path, [silent.port], upstream_connect_timeout_s=0.3) as at:
-            at.worker.apply(at.directory([silent]))
-            reader, writer = await at.connect(1)
+        async with running(tmp_path, [silent.port], upstream_connect_timeout_s=0.3) as running_worker:
+            running_worker.worker.apply(running_worker.directory([silent]))
+            reader, writer = await running_worker.connect(1)
             writer.write(fetch(1))
             assert await ends(reader) == b""
             writer.close()
@@ -689,27 +709,29 @@ async def test_untrusted_broker_counts_as_unreachable(
             writer.write(b"SSH-2.0-OpenSSH_9.2p1\r\n")
 
     authority = Authority(tmp_path)
-    way = secured(authority)
+    route = secured(authority)
     if serves == "foreign":
-        way = secured(authority, believed=Authority(tmp_path, "foreign"))
+        route = secured(authority, believed=Authority(tmp_path, "foreign"))
     elif serves == "misnamed":
-        way = secured(authority, host="127.0.0.2")
-    context = way.tls if serves in ("foreign", "misnamed") else None
+        route = secured(authority, host="127.0.0.2")
+    context = route.tls if serves in ("foreign", "misnamed") else None
     server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=context)
     broker = BrokerScript(port=server.sockets[0].getsockname()[1])
     limit_s = 0.3 if serves == "silent" else LIMIT_S
-    async with running(tmp_path, [broker.port], way=way, upstream_connect_timeout_s=limit_s) as at:
-        at.worker.apply(at.directory([broker]))
-        reader, writer = await at.connect(1)
+    async with running(
+        tmp_path, [broker.port], route=route, upstream_connect_timeout_s=limit_s
+    ) as running_worker:
+        running_worker.worker.apply(running_worker.directory([broker]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await ends(reader) == b""
         writer.close()
-        assert at.worker.snapshot().upstream_up == {1: False}
+        assert running_worker.worker.snapshot().upstream_up == {1: False}
     server.close()
     assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {expected}" in caplog.text
 
 
-async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, way: Way) -> None:
+async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, route: Route) -> None:
     sent = bytearray(struct.pack(">ii", 1 << 30, 1))
     piece = bytes(DATA_BYTES // 4)
     watched: list[ClientConnection] = []
@@ -726,15 +748,15 @@ async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, 
         writer.close()
 
     async with (
-        broker_script(answer_until_the_client_is_behind, way) as one,
-        running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
+        broker_script(answer_until_the_client_is_behind, route) as one,
+        running(tmp_path, [one.port], route=route, drain_timeout_s=LONG_LINGER_S) as running_worker,
     ):
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         transport = cast(asyncio.Transport, writer.transport)
         transport.pause_reading()
-        await eventually(at.connections, "the client is accepted")
-        watched += at.connections()
+        await eventually(running_worker.connections, "the client is accepted")
+        watched += running_worker.connections()
         writer.write(fetch(1))
         await eventually(lambda: watched[0].state is State.LEAVING, "the broker's end is seen")
         assert watched[0].waiting_bytes
@@ -749,36 +771,43 @@ async def reset(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.
     writer.transport.abort()
 
 
-async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) -> None:
-    async with broker_script(reset, way) as one, running(tmp_path, [one.port], way=way) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+async def test_broker_that_resets_closes_the_client(tmp_path: Path, route: Route) -> None:
+    async with (
+        broker_script(reset, route) as one,
+        running(tmp_path, [one.port], route=route) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         with contextlib.suppress(ConnectionResetError):
             assert await ends(reader) == b""
-        await eventually(lambda: not at.connections(), "the connection is closed")
+        await eventually(lambda: not running_worker.connections(), "the connection is closed")
         writer.close()
 
 
 # ---- clients that end or misbehave
 
 
-async def test_all_bytes_of_an_ended_client_are_delivered(tmp_path: Path, way: Way) -> None:
+async def test_all_bytes_of_an_ended_client_are_delivered(tmp_path: Path, route: Route) -> None:
     async with (
-        broker_script(way=way) as one,
-        running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
+        broker_script(route=route) as one,
+        running(tmp_path, [one.port], route=route, drain_timeout_s=LONG_LINGER_S) as running_worker,
     ):
-        at.worker.apply(at.directory([one]))
+        running_worker.worker.apply(running_worker.directory([one]))
         one.reads.clear()
-        _, writer = await at.connect(1)
+        _, writer = await running_worker.connect(1)
         sent = 0
-        while not (at.connections() and (broker := at.connections()[0].broker) and broker.waiting_bytes):
+        while not (
+            running_worker.connections()
+            and (broker := running_worker.connections()[0].broker)
+            and broker.waiting_bytes
+        ):
             writer.write(produce(sent, acks=0, records_bytes=DATA_BYTES // 4))
             sent += 1
             await writer.drain()
             await asyncio.sleep(0)
         writer.close()
-        await eventually(lambda: not at.connections(), "the client's end is seen")
+        await eventually(lambda: not running_worker.connections(), "the client's end is seen")
         assert broker.waiting_bytes
         one.reads.set()
         await eventually(lambda: one.ended, "the broker sees the end")
@@ -791,9 +820,9 @@ async def never(script: BrokerScript, key: int, correlation_id: int, writer: asy
 
 
 async def test_client_that_closes_half_is_closed(tmp_path: Path) -> None:
-    async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script(never) as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request arrives")
         writer.write_eof()
@@ -805,13 +834,13 @@ async def test_bytes_that_are_not_kafka_close_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "LOG_EVERY_S", 3600.0)  # a busy machine takes seconds for three connections
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         for _ in range(3):
-            reader, writer = await at.connect()
+            reader, writer = await running_worker.connect()
             writer.write(struct.pack(">ihhih", 0x7FFFFFFF, METADATA, 1, 1, -1))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.snapshot().errors == {"oversize": 3}
+        assert running_worker.worker.snapshot().errors == {"oversize": 3}
         assert one.accepted == 0
     lines = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
     assert len(lines) == 1
@@ -823,12 +852,12 @@ async def test_unrequested_response_is_logged_with_its_broker(
     async def wrong(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id + 1, b"answer"))
 
-    async with broker_script(wrong) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script(wrong) as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await ends(reader) == b""
-        assert at.worker.snapshot().errors == {"unknown_response": 1}
+        assert running_worker.worker.snapshot().errors == {"unknown_response": 1}
         host, port = writer.get_extra_info("sockname")
         (line,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
         assert line.startswith(
@@ -839,15 +868,15 @@ async def test_unrequested_response_is_logged_with_its_broker(
 
 async def test_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
     """Found by fuzzing a running fleet: the end was not counted. An end between two requests is no error."""
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
         for requests in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
-            reader, writer = await at.connect(1)
+            reader, writer = await running_worker.connect(1)
             writer.write(requests)
             writer.write_eof()
             await ends(reader)
             writer.close()
-        assert at.worker.snapshot().errors == {"truncated": 2}
+        assert running_worker.worker.snapshot().errors == {"truncated": 2}
 
 
 @pytest.mark.parametrize("unconsumed_bytes", [3, 10])
@@ -856,53 +885,63 @@ async def test_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, unc
         writer.write(response(correlation_id, b"answer")[:unconsumed_bytes])
         writer.close()
 
-    async with broker_script(cut_off) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script(cut_off) as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         await ends(reader)
-        assert at.worker.snapshot().errors == {"truncated": 1}
+        assert running_worker.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
 # ---- back-pressure
 
 
-async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: Way) -> None:
+async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, route: Route) -> None:
     size = 64 * MIB
 
     async def much(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id, bytes(size)))
         await writer.drain()
 
-    async with broker_script(much, way) as one, running(tmp_path, [one.port], way=way) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script(much, route) as one,
+        running(tmp_path, [one.port], route=route) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         transport = cast(asyncio.Transport, writer.transport)
         transport.pause_reading()
         writer.write(fetch(1))
-        await eventually(lambda: at.connections() and at.connections()[0].broker, "joined")
-        (connection,) = at.connections()
+        await eventually(
+            lambda: running_worker.connections() and running_worker.connections()[0].broker, "joined"
+        )
+        (connection,) = running_worker.connections()
         broker = connection.broker
         assert broker is not None
         await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
-        assert at.worker.snapshot().bytes_to_client[1] < size / 2
+        assert running_worker.worker.snapshot().bytes_to_client[1] < size / 2
         transport.resume_reading()
         async with asyncio.timeout(LIMIT_S):
             assert len(await read_frame(reader)) == 4 + size
         writer.close()
 
 
-async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: Way) -> None:
+async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, route: Route) -> None:
     size = 64 * MIB
-    async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
-        at.worker.apply(at.directory([one]))
+    async with (
+        broker_script(route=route) as one,
+        running(tmp_path, [one.port], route=route) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
         one.reads.clear()
-        reader, writer = await at.connect(1)
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(5, acks=1, records_bytes=size))
-        await eventually(lambda: at.connections() and at.connections()[0].broker, "joined")
-        (connection,) = at.connections()
+        await eventually(
+            lambda: running_worker.connections() and running_worker.connections()[0].broker, "joined"
+        )
+        (connection,) = running_worker.connections()
         broker = connection.broker
         assert broker is not None
         await eventually(lambda: broker.waiting_bytes > MIB, "its buffer is full")
@@ -919,36 +958,50 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: W
 
 
 async def test_clients_of_a_moved_identity_leave_when_idle(tmp_path: Path) -> None:
-    async with broker_script(never) as one, broker_script() as two, running(tmp_path, [one.port]) as at:
-        before = at.directory([one, two])
-        at.worker.apply(before)
-        reader, writer = await at.connect(1)
-        other_reader, other_writer = await at.connect(2)
+    async with (
+        broker_script(never) as one,
+        broker_script() as two,
+        running(tmp_path, [one.port]) as running_worker,
+    ):
+        before = running_worker.directory([one, two])
+        running_worker.worker.apply(before)
+        reader, writer = await running_worker.connect(1)
+        other_reader, other_writer = await running_worker.connect(2)
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request is in flight")
-        at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
+        running_worker.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
         await eventually(
-            lambda: [each for each in at.connections() if each.is_moving], "the connection has to leave"
+            lambda: [each for each in running_worker.connections() if each.is_moving],
+            "the connection has to leave",
         )
         writer.write(fetch(2))
-        await eventually(lambda: at.worker.snapshot().requests[FETCH] == 2, "there was no such moment yet")
+        await eventually(
+            lambda: running_worker.worker.snapshot().requests[FETCH] == 2, "there was no such moment yet"
+        )
         other_writer.write(fetch(9))
         assert await read_frame(other_reader) == response(9, b"answer")[4:]
         one.released.set()
         assert await ends(reader) == response(1, b"answer") + response(2, b"answer")
         writer.close()
-        await eventually(lambda: len(at.connections()) == 1, "only the other identity's connection is left")
+        await eventually(
+            lambda: len(running_worker.connections()) == 1, "only the other identity's connection is left"
+        )
         other_writer.close()
 
 
 async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
-    async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.5) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script(never) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request is in flight")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].is_draining, "the time for a quiet moment is over")
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
+        await eventually(
+            lambda: running_worker.connections()[0].is_draining, "the time for a quiet moment is over"
+        )
         # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
@@ -960,13 +1013,16 @@ async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
 async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
     """Found by a rolling restart: librdkafka came back, did not ask again, and stayed until it was
     refused."""
-    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(request(HEARTBEAT, 0, 1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].is_moving, "the connection has to leave")
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: running_worker.connections()[0].is_moving, "the connection has to leave")
         writer.write(request(HEARTBEAT, 0, 2))
         assert await ends(reader) == build_not_coordinator(HEARTBEAT, 0, 2)
         assert one.requests == [(HEARTBEAT, 1)]
@@ -975,33 +1031,36 @@ async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
 
 async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> None:
     """The sender counts Produce with acks=0 as delivered once it is sent."""
-    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(1, acks=0))
         await eventually(lambda: one.requests, "the broker has the request")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
         writer.write(late[:15])
         await writer.drain()
         writer.write(late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0))
-        await eventually(lambda: one.ended, "the broker has had all that it is to have")
+        await eventually(lambda: one.ended, "the broker has received all expected bytes")
         assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         writer.close()
-        await eventually(lambda: not at.connections(), "the client has gone")
+        await eventually(lambda: not running_worker.connections(), "the client has gone")
 
 
-def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def hold_dials(running_worker: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Delay connections to brokers until the event is set."""
     released = asyncio.Event()
-    connect = at.worker.dialer.connect
+    connect = running_worker.worker.dialer.connect
 
     async def held(connection: ClientConnection, candidate: upstream.Candidate) -> None:
         await released.wait()
         await connect(connection, candidate)
 
-    monkeypatch.setattr(at.worker.dialer, "connect", held)
+    monkeypatch.setattr(running_worker.worker.dialer, "connect", held)
     return released
 
 
@@ -1011,19 +1070,23 @@ async def test_acks_0_reaches_a_broker_that_is_still_dialed(
 ) -> None:
     """Found by reading: with bytes queued for the broker nothing was in flight, and the queue was
     discarded."""
-    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
-        at.worker.apply(at.directory([one]))
-        released = hold_dials(at, monkeypatch)
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        released = hold_dials(running_worker, monkeypatch)
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(1, acks=0))
         await eventually(
-            lambda: [each.state for each in at.connections()] == [State.DIALING], "the dial has begun"
+            lambda: [each.state for each in running_worker.connections()] == [State.DIALING],
+            "the dial has begun",
         )
-        (connection,) = at.connections()
+        (connection,) = running_worker.connections()
         if draining:
             connection.drain(LIMIT_S)
         else:
-            at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+            running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
             await eventually(lambda: connection.is_moving, "the connection has to leave")
         assert connection.state is State.DIALING
         released.set()
@@ -1036,46 +1099,52 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's end is seen before there is a broker, because reading continues meanwhile."""
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        released = hold_dials(at, monkeypatch)
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        released = hold_dials(running_worker, monkeypatch)
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(1, acks=0))
         writer.write_eof()
-        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
-        assert [each.state for each in at.connections()] == [State.DIALING]
+        await eventually(
+            lambda: [each.has_ended for each in running_worker.connections()] == [True], "its end is seen"
+        )
+        assert [each.state for each in running_worker.connections()] == [State.DIALING]
         released.set()
         assert await ends(reader) == b""
         await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
-        await eventually(lambda: not at.connections(), "the connection is closed")
-        assert at.worker.snapshot().limited == {}
+        await eventually(lambda: not running_worker.connections(), "the connection is closed")
+        assert running_worker.worker.snapshot().limited == {}
 
 
 async def test_request_cut_off_during_the_dial_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        released = hold_dials(at, monkeypatch)
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        released = hold_dials(running_worker, monkeypatch)
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(1, acks=1, records_bytes=100)[:-1])
         writer.write_eof()
-        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
+        await eventually(
+            lambda: [each.has_ended for each in running_worker.connections()] == [True], "its end is seen"
+        )
         released.set()
         assert await ends(reader) == b""
-        assert at.worker.snapshot().errors == {"truncated": 1}
+        assert running_worker.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
 async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        released = hold_dials(at, monkeypatch)
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        released = hold_dials(running_worker, monkeypatch)
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [len(each.queue) for each in at.connections()] == [1], "the bytes wait")
-        (connection,) = at.connections()
+        await eventually(
+            lambda: [len(each.queue) for each in running_worker.connections()] == [1], "the bytes wait"
+        )
+        (connection,) = running_worker.connections()
         assert connection.transport.is_reading()
         writer.write(produce(2, acks=0))
         await eventually(lambda: len(connection.queue) == 2, "the second waits, too")
@@ -1095,16 +1164,16 @@ async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: 
 
 async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
     """Found with the previous test: the connection left in the same call that began to dial."""
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         sent = produce(1, acks=0)
         writer.write(sent[:5])
         await eventually(
-            lambda: [each for each in at.connections() if each.unconsumed],
+            lambda: [each for each in running_worker.connections() if each.unconsumed],
             "a part of the request has arrived",
         )
-        at.connections()[0].move(LIMIT_S, LIMIT_S)
+        running_worker.connections()[0].move(LIMIT_S, LIMIT_S)
         writer.write(sent[5:])
         assert await ends(reader) == b""
         await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
@@ -1125,15 +1194,16 @@ async def test_move_waits_for_a_slow_dial(
         run_out(connection)
 
     monkeypatch.setattr(ClientConnection, "on_drain_deadline", counted)
-    async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([refusing_broker if refused else one]))
-        released = hold_dials(at, monkeypatch)
-        reader, writer = await at.connect(1)
+    async with broker_script(never) as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([refusing_broker if refused else one]))
+        released = hold_dials(running_worker, monkeypatch)
+        reader, writer = await running_worker.connect(1)
         writer.write(produce(1, acks=acks))
         await eventually(
-            lambda: [each.state for each in at.connections()] == [State.DIALING], "the dial has begun"
+            lambda: [each.state for each in running_worker.connections()] == [State.DIALING],
+            "the dial has begun",
         )
-        (connection,) = at.connections()
+        (connection,) = running_worker.connections()
         connection.drain(answer_s)
         await eventually(lambda: [state for state, _ in times] == [State.DIALING], "the time is up")
         assert connection.state is State.DIALING
@@ -1147,37 +1217,43 @@ async def test_move_waits_for_a_slow_dial(
             assert state is State.JOINED
             assert cut_s - released_s >= answer_s - 0.01  # the loop counts milliseconds
         writer.close()
-        await eventually(lambda: not at.connections(), "the connection is closed")
+        await eventually(lambda: not running_worker.connections(), "the connection is closed")
 
 
 async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> None:
     """Found by reading: a large piece that is not forwarded was left unread, and ended in a reset."""
-    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         # As if this much had arrived with the first read.
         late = produce(2, acks=1, records_bytes=DATA_BYTES)[:DATA_BYTES]
-        at.connections()[0].data_received(late)
+        running_worker.connections()[0].data_received(late)
         writer.write(bytes(40 * DATA_BYTES))
         writer.transport.set_write_buffer_limits(0)
         async with asyncio.timeout(LIMIT_S):
             await writer.drain()
         writer.close()
-        await eventually(lambda: not at.connections(), "the client has left in order")
+        await eventually(lambda: not running_worker.connections(), "the client has left in order")
         assert one.requests == [(FETCH, 1)]
 
 
 async def test_clients_leave_in_sequence(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=20)) as at:
-        at.worker.apply(at.directory([one]))
-        clients = [await at.connect(1) for _ in range(5)]
-        await eventually(lambda: len(at.connections()) == 5, "all are connected")
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], Limits(moves_per_second=20)) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        clients = [await running_worker.connect(1) for _ in range(5)]
+        await eventually(lambda: len(running_worker.connections()) == 5, "all are connected")
         began_s = asyncio.get_running_loop().time()
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(ends(reader) for reader, _ in clients))
         assert asyncio.get_running_loop().time() - began_s >= 3 / 20
@@ -1186,26 +1262,30 @@ async def test_clients_leave_in_sequence(tmp_path: Path) -> None:
 
 
 async def test_clients_stay_if_the_identity_returns_in_time(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=5)) as at:
-        at.worker.apply(at.directory([one]))
-        clients = [await at.connect(1) for _ in range(3)]
-        await eventually(lambda: len(at.connections()) == 3, "all are connected")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], Limits(moves_per_second=5)) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        clients = [await running_worker.connect(1) for _ in range(3)]
+        await eventually(lambda: len(running_worker.connections()) == 3, "all are connected")
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         await eventually(
-            lambda: len([each for each in at.connections() if not each.is_moving]) == 2, "a connection leaves"
+            lambda: len([each for each in running_worker.connections() if not each.is_moving]) == 2,
+            "a connection leaves",
         )
-        at.worker.apply(at.directory([one]))
+        running_worker.worker.apply(running_worker.directory([one]))
         later = asyncio.Event()
         asyncio.get_running_loop().call_later(1.0, later.set)
         await later.wait()
-        assert len([each for each in at.connections() if not each.is_moving]) == 2
+        assert len([each for each in running_worker.connections() if not each.is_moving]) == 2
         for _, writer in clients:
             writer.close()
 
 
-async def coordinator_of(at: Running) -> int:
+async def coordinator_of(running_worker: Running) -> int:
     """Return the coordinator that a new librdkafka client gets for its group; -1: none yet."""
-    reader, writer = await at.connect()
+    reader, writer = await running_worker.connect()
     writer.write(request(API_VERSIONS, 32_767, 1, b"\0\x0blibrdkafka\x021\0"))
     async with asyncio.timeout(LIMIT_S):
         await read_frame(reader)
@@ -1222,30 +1302,30 @@ async def test_move_is_reported_for_a_limited_time(tmp_path: Path, monkeypatch: 
         body = struct.pack(">hi", 0, 1) + string("127.0.0.1") + struct.pack(">i", script.port)
         writer.write(response(correlation_id, body))
 
-    async with broker_script(find) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        assert await coordinator_of(at) == 1
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}, revision=1))
+    async with broker_script(find) as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        assert await coordinator_of(running_worker) == 1
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}, revision=1))
         later = asyncio.Event()
         asyncio.get_running_loop().call_later(0.1, later.set)
         await later.wait()
-        assert await coordinator_of(at) == -1, "news"
+        assert await coordinator_of(running_worker) == -1, "news"
         monkeypatch.setattr(worker, "MOVE_RETENTION_S", 0.0)
         async with asyncio.timeout(LIMIT_S):
-            while await coordinator_of(at) == -1:
+            while await coordinator_of(running_worker) == -1:
                 pass
 
 
 async def test_directory_leaves_no_timer_in_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: a timer of ten minutes for each listener gave each wait of the loop a limit, a timer to set."""
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         loop = asyncio.get_running_loop()
         timed: list[float] = []
         with monkeypatch.context() as patch:
             patch.setattr(loop, "call_later", lambda delay_s, *_: timed.append(delay_s))
             patch.setattr(loop, "call_at", lambda when_s, *_: timed.append(when_s))
-            at.worker.apply(at.directory([one]))
-            at.worker.apply(at.directory([one], advertised={1: ("p2",)}, revision=1))
+            running_worker.worker.apply(running_worker.directory([one]))
+            running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}, revision=1))
         assert timed == []
 
 
@@ -1291,13 +1371,13 @@ def test_worker_ends_if_forgetting_moves_fails(tmp_path: Path) -> None:
 
 async def test_returning_clients_are_sent_away_again(tmp_path: Path) -> None:
     """Found by a rolling restart: aiokafka reconnects before it has requested the broker's new address."""
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
-        await eventually(lambda: at.connections(), "the client is connected")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
+        await eventually(lambda: running_worker.connections(), "the client is connected")
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        back_reader, back_writer = await at.connect(1)
+        back_reader, back_writer = await running_worker.connect(1)
         back_writer.write(fetch(1))
         assert await ends(back_reader) == response(1, b"answer")
         for each in (writer, back_writer):
@@ -1309,8 +1389,8 @@ def names_itself(correlation_id: int = 0) -> bytes:
     return request(API_VERSIONS, 3, correlation_id, b"\0\x0blibrdkafka\x021\0")
 
 
-async def greet(at: Running, broker_id: int) -> Client:
-    reader, writer = await at.connect(broker_id)
+async def greet(running_worker: Running, broker_id: int) -> Client:
+    reader, writer = await running_worker.connect(broker_id)
     writer.write(names_itself())
     async with asyncio.timeout(LIMIT_S):
         await read_frame(reader)
@@ -1330,7 +1410,7 @@ async def answer_what_is_released(
 class HalfBusy:
     """A librdkafka client with connections to two brokers, and a request in flight on the first one."""
 
-    at: Running
+    running_worker: Running
     one: BrokerScript
     two: BrokerScript
     reader: asyncio.StreamReader
@@ -1343,14 +1423,14 @@ async def half_busy(tmp_path: Path, move_timeout_s: float) -> AsyncIterator[Half
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=move_timeout_s) as at,
+        running(tmp_path, [one.port], move_timeout_s=move_timeout_s) as running_worker,
     ):
-        at.worker.apply(at.directory([one, two]))
-        reader, writer = await greet(at, 1)
-        quiet_reader, quiet_writer = await greet(at, 2)
+        running_worker.worker.apply(running_worker.directory([one, two]))
+        reader, writer = await greet(running_worker, 1)
+        quiet_reader, quiet_writer = await greet(running_worker, 2)
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
-        yield HalfBusy(at, one, two, reader, quiet_reader, quiet_writer)
+        yield HalfBusy(running_worker, one, two, reader, quiet_reader, quiet_writer)
         for each in (writer, quiet_writer):
             each.close()
 
@@ -1370,19 +1450,25 @@ async def test_librdkafka_connections_leave_together(tmp_path: Path) -> None:
     """When its first connection ends, librdkafka requests Metadata, and drops others with requests in
     flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
-        at, one, two = client.at, client.one, client.two
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: all(each.is_moving for each in at.connections()), "both are to leave")
+        running_worker, one, two = client.running_worker, client.one, client.two
+        running_worker.worker.apply(running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(
+            lambda: all(each.is_moving for each in running_worker.connections()), "both are to leave"
+        )
         await leaves_together(client)
 
 
 async def test_waiting_connection_leaves_with_later_moves(tmp_path: Path) -> None:
     """Found with a slow broker whose identity moved two seconds before the member was drained."""
     async with half_busy(tmp_path, LIMIT_S) as client:
-        at, one, two = client.at, client.one, client.two
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
-        await eventually(lambda: all(each.is_moving for each in at.connections()), "both are to leave")
+        running_worker, one, two = client.running_worker, client.one, client.two
+        running_worker.worker.apply(running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
+        running_worker.worker.apply(
+            running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1)
+        )
+        await eventually(
+            lambda: all(each.is_moving for each in running_worker.connections()), "both are to leave"
+        )
         await leaves_together(client)
 
 
@@ -1391,12 +1477,12 @@ async def test_fetch_does_not_delay_a_producer_of_the_same_id(tmp_path: Path) ->
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as running_worker,
     ):
-        at.worker.apply(at.directory([one, two]))
-        reader, writer = await greet(at, 1)
-        quiet_reader, quiet_writer = await greet(at, 2)
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one, two]))
+        reader, writer = await greet(running_worker, 1)
+        quiet_reader, quiet_writer = await greet(running_worker, 2)
+        running_worker.worker.apply(running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
         writer.write(fetch(1))
         await eventually(lambda: (FETCH, 1) in one.requests, "the request is in flight")
         assert await ends(quiet_reader) == b""
@@ -1410,18 +1496,18 @@ async def test_returning_librdkafka_has_no_produce_in_flight(tmp_path: Path) -> 
     """Metadata makes librdkafka drop the new connection, too. When it returns once more, it is served."""
     async with (
         broker_script(answer_what_is_released) as one,
-        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as running_worker,
     ):
         one.released.set()
-        at.worker.apply(at.directory([one]))
-        reader, writer = await greet(at, 1)
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await greet(running_worker, 1)
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        back_reader, back_writer = await greet(at, 1)
+        back_reader, back_writer = await greet(running_worker, 1)
         back_writer.write(produce(1, acks=1))
         assert await ends(back_reader) == b""
         assert (PRODUCE, 1) not in one.requests
-        again_reader, again_writer = await greet(at, 1)
+        again_reader, again_writer = await greet(running_worker, 1)
         again_writer.write(produce(2, acks=1))
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(again_reader) == response(2, b"answer")[4:]
@@ -1433,19 +1519,19 @@ async def test_withheld_requests_of_a_closed_librdkafka_do_not_run(tmp_path: Pat
     """By then the client has sent the same requests to another member."""
     async with (
         broker_script(answer_what_is_released) as one,
-        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as running_worker,
     ):
         one.released.set()
-        at.worker.apply(at.directory([one]))
-        reader, writer = await greet(at, 1)
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await greet(running_worker, 1)
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         writer.close()
-        _, back_writer = await greet(at, 1)
+        _, back_writer = await greet(running_worker, 1)
         back_writer.write(produce(1, acks=1))
         await back_writer.drain()
         back_writer.close()
-        await eventually(lambda: not at.connections(), "the connection is closed")
+        await eventually(lambda: not running_worker.connections(), "the connection is closed")
         assert (PRODUCE, 1) not in one.requests
 
 
@@ -1455,20 +1541,26 @@ async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
         broker_script(answer_what_is_released) as three,
-        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as running_worker,
     ):
         brokers = [one, two, three]
-        at.worker.apply(at.directory(brokers))
-        reader, writer = await greet(at, 1)
-        quiet_reader, quiet_writer = await greet(at, 2)
-        later_reader, later_writer = await greet(at, 3)
+        running_worker.worker.apply(running_worker.directory(brokers))
+        reader, writer = await greet(running_worker, 1)
+        quiet_reader, quiet_writer = await greet(running_worker, 2)
+        later_reader, later_writer = await greet(running_worker, 3)
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
-        at.worker.apply(at.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)}))
-        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "two are to leave")
-        at.worker.apply(at.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1))
+        running_worker.worker.apply(
+            running_worker.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)})
+        )
+        await eventually(
+            lambda: sum(each.is_moving for each in running_worker.connections()) == 2, "two are to leave"
+        )
+        running_worker.worker.apply(
+            running_worker.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1)
+        )
         assert await ends(later_reader) == b""
-        left = [each.broker_id for each in at.connections() if each.state is State.LEAVING]
+        left = [each.broker_id for each in running_worker.connections() if each.state is State.LEAVING]
         assert 2 not in left
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
@@ -1481,19 +1573,19 @@ async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path)
     """Found: the client waited for the whole time limit at the member that owned the identity again."""
     async with (
         broker_script(answer_what_is_released) as one,
-        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as running_worker,
     ):
         one.released.set()
-        at.worker.apply(at.directory([one]))
-        reader, writer = await greet(at, 1)
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await greet(running_worker, 1)
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        back_reader, back_writer = await greet(at, 1)
+        back_reader, back_writer = await greet(running_worker, 1)
         back_writer.write(produce(1, acks=1))
-        at.worker.apply(at.directory([one], advertised={1: ("p1",)}, revision=1))
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p1",)}, revision=1))
         assert await ends(back_reader) == b""
         assert (PRODUCE, 1) not in one.requests
-        again_reader, again_writer = await greet(at, 1)
+        again_reader, again_writer = await greet(running_worker, 1)
         again_writer.write(produce(2, acks=1))
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(again_reader) == response(2, b"answer")[4:]
@@ -1504,11 +1596,13 @@ async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path)
 async def test_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
     """Found: idle connections of a client ended at once while another connection had requests in flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
-        at, one, two = client.at, client.one, client.two
-        bootstrap_reader, bootstrap_writer = await greet(at, BOOTSTRAP)
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "both are to leave")
-        at.stop.set()
+        running_worker, one, two = client.running_worker, client.one, client.two
+        bootstrap_reader, bootstrap_writer = await greet(running_worker, BOOTSTRAP)
+        running_worker.worker.apply(running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(
+            lambda: sum(each.is_moving for each in running_worker.connections()) == 2, "both are to leave"
+        )
+        running_worker.stop.set()
         end = asyncio.create_task(ends(client.quiet_reader))
         bootstrap_end = asyncio.create_task(ends(bootstrap_reader))
         done, _ = await asyncio.wait([end, bootstrap_end], timeout=0.2)
@@ -1523,14 +1617,16 @@ async def test_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
 async def test_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
     """A Java client may have the same host and client id as a librdkafka client."""
     async with half_busy(tmp_path, LIMIT_S) as client:
-        at, one, two = client.at, client.one, client.two
-        java_reader, java_writer = await at.connect(BOOTSTRAP)
+        running_worker, one, two = client.running_worker, client.one, client.two
+        java_reader, java_writer = await running_worker.connect(BOOTSTRAP)
         java_writer.write(request(API_VERSIONS, 3, 0, b"\0\x12apache-kafka-java\x064.3.1\0"))
         async with asyncio.timeout(LIMIT_S):
             await read_frame(java_reader)
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "both are to leave")
-        at.stop.set()
+        running_worker.worker.apply(running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(
+            lambda: sum(each.is_moving for each in running_worker.connections()) == 2, "both are to leave"
+        )
+        running_worker.stop.set()
         quiet_end = asyncio.create_task(ends(client.quiet_reader))
         assert await ends(java_reader) == b""
         assert not quiet_end.done()
@@ -1545,19 +1641,21 @@ async def test_withheld_librdkafka_does_everything_but_produce(tmp_path: Path) -
     coordinator."""
     async with (
         broker_script(answer_what_is_released) as one,
-        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as running_worker,
     ):
         one.released.set()
-        at.worker.apply(at.directory([one]))
-        reader, writer = await greet(at, 1)
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await greet(running_worker, 1)
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        _, back_writer = await greet(at, 1)
+        _, back_writer = await greet(running_worker, 1)
         back_writer.write(request(FIND_COORDINATOR, 0, 1) + produce(2, acks=1) + request(LIST_GROUPS, 0, 3))
         await eventually(lambda: (FIND_COORDINATOR, 1) in one.requests, "FindCoordinator passes")
         for each in (writer, back_writer):
             each.close()
-        await eventually(lambda: not at.connections(), "the client's end is noticed while it is withheld")
+        await eventually(
+            lambda: not running_worker.connections(), "the client's end is noticed while it is withheld"
+        )
         assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.requests)
 
 
@@ -1565,15 +1663,17 @@ async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
     """Found: a connection that already had to leave kept its nine seconds, even in a short stop."""
     async with (
         broker_script(answer_what_is_released) as one,
-        running(tmp_path, [one.port], drain_timeout_s=1.0, move_timeout_s=10 * LIMIT_S) as at,
+        running(tmp_path, [one.port], drain_timeout_s=1.0, move_timeout_s=10 * LIMIT_S) as running_worker,
     ):
-        at.worker.apply(at.directory([one]))
-        reader, writer = await greet(at, 1)
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await greet(running_worker, 1)
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: all(each.is_draining for each in at.connections()), "nothing new passes")
-        at.stop.set()
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
+        await eventually(
+            lambda: all(each.is_draining for each in running_worker.connections()), "nothing new passes"
+        )
+        running_worker.stop.set()
         assert await ends(reader) == b""
         writer.close()
 
@@ -1583,8 +1683,8 @@ async def test_slow_answer_delays_a_party_only_briefly(
 ) -> None:
     """Found: one JoinGroup in flight kept a producer of the same client id from all its brokers for 5 s."""
     async with half_busy(tmp_path, 10 * LIMIT_S) as client:
-        at, one, two = client.at, client.one, client.two
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        running_worker, one, two = client.running_worker, client.one, client.two
+        running_worker.worker.apply(running_worker.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
         assert await ends(client.quiet_reader) == b""
 
 
@@ -1593,21 +1693,25 @@ async def test_later_moves_do_not_delay_leaving_clients(tmp_path: Path) -> None:
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port]) as at,
+        running(tmp_path, [one.port]) as running_worker,
     ):
-        at.worker.apply(at.directory([one, two]))
-        clients = [await at.connect(1) for _ in range(80)]
-        await eventually(lambda: len(at.connections()) == len(clients), "all are connected")
-        _, kept_writer = await at.connect(2)
+        running_worker.worker.apply(running_worker.directory([one, two]))
+        clients = [await running_worker.connect(1) for _ in range(80)]
+        await eventually(lambda: len(running_worker.connections()) == len(clients), "all are connected")
+        _, kept_writer = await running_worker.connect(2)
         revision = 1
-        while any(each.broker_id == 1 and each.state is not State.LEAVING for each in at.connections()):
+        while any(
+            each.broker_id == 1 and each.state is not State.LEAVING for each in running_worker.connections()
+        ):
             assert revision < 5 * len(clients) / 3, "connections leave in sequence despite later moves"
             advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
-            at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
+            running_worker.worker.apply(
+                running_worker.directory([one, two], advertised=advertised, revision=revision)
+            )
             revision += 1
-            if not any(each.broker_id == 2 for each in at.connections()):
+            if not any(each.broker_id == 2 for each in running_worker.connections()):
                 kept_writer.close()
-                _, kept_writer = await at.connect(2)
+                _, kept_writer = await running_worker.connect(2)
             await asyncio.sleep(MOVE_NOTICE_S / 5)
         for _, writer in clients:
             writer.close()
@@ -1615,43 +1719,48 @@ async def test_later_moves_do_not_delay_leaving_clients(tmp_path: Path) -> None:
 
 
 async def test_drain_ends_within_its_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script(never) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.2) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request is in flight")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        running_worker.worker.apply(running_worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         # The client never closes its side: the worker does not wait forever.
-        await eventually(lambda: not at.connections(), "the connection is cut")
+        await eventually(lambda: not running_worker.connections(), "the connection is cut")
         assert "closing a client of 1 with 1 requests unanswered" in caplog.text
         writer.close()
 
 
 async def test_identity_that_was_never_here_is_not_drained(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        elsewhere = at.directory([one], advertised={1: ("p2",)})
-        at.worker.apply(elsewhere)
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        elsewhere = running_worker.directory([one], advertised={1: ("p2",)})
+        running_worker.worker.apply(elsewhere)
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
-        at.worker.apply(replace(elsewhere, advertised={1: ("p3",)}))
+        running_worker.worker.apply(replace(elsewhere, advertised={1: ("p3",)}))
         writer.write(fetch(2))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
 
 
 async def test_stop_refuses_clients_only_after_they_have_left(tmp_path: Path) -> None:
-    async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        idle_reader, idle_writer = await at.connect()
-        reader, writer = await at.connect(1)
+    async with broker_script(never) as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
+        idle_reader, idle_writer = await running_worker.connect()
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.requests and len(at.connections()) == 2, "the request is in flight")
-        at.stop.set()
+        await eventually(
+            lambda: one.requests and len(running_worker.connections()) == 2, "the request is in flight"
+        )
+        running_worker.stop.set()
         assert await ends(idle_reader) == b""
         idle_writer.close()
-        back_reader, back_writer = await at.connect(1)
+        back_reader, back_writer = await running_worker.connect(1)
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         writer.close()
@@ -1659,28 +1768,34 @@ async def test_stop_refuses_clients_only_after_they_have_left(tmp_path: Path) ->
         assert await read_frame(back_reader) == response(2, b"answer")[4:]
         assert await ends(back_reader) == b""
         with pytest.raises(ConnectionRefusedError):
-            await at.connect()
+            await running_worker.connect()
         back_writer.close()
         async with asyncio.timeout(LIMIT_S):
-            await at.task
+            await running_worker.task
 
 
 async def test_stop_does_not_wait_for_returning_clients(tmp_path: Path) -> None:
     """Found by a rolling restart: idle connections to a bootstrap port came back, and cost ten seconds."""
-    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=10 * LIMIT_S) as at:
-        at.worker.apply(at.directory([one]))
-        (reader, writer), (other_reader, other_writer) = await at.connect(), await at.connect()
-        await eventually(lambda: len(at.connections()) == 2, "both are connected")
-        at.stop.set()
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], drain_timeout_s=10 * LIMIT_S) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        (reader, writer), (other_reader, other_writer) = (
+            await running_worker.connect(),
+            await running_worker.connect(),
+        )
+        await eventually(lambda: len(running_worker.connections()) == 2, "both are connected")
+        running_worker.stop.set()
         assert await ends(reader) == b""
-        back_reader, back_writer = await at.connect()
+        back_reader, back_writer = await running_worker.connect()
         assert await ends(other_reader) == b""
         writer.close()
         other_writer.close()
         async with asyncio.timeout(LIMIT_S):
             assert await ends(back_reader) == b""
             back_writer.close()
-            await at.task
+            await running_worker.task
 
 
 # ---- control
@@ -1738,22 +1853,22 @@ async def test_worker_follows_successive_control_processes(
     )  # it says at once which directory it uses
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         await eventually(lambda: control.messages, "hello")
         assert control.messages[0] == Hello(0, os.getpid())
-        control.channels[0].send(DirectoryMessage(at.directory([one], revision=7)))
+        control.channels[0].send(DirectoryMessage(running_worker.directory([one], revision=7)))
         await eventually(
             lambda: any(each.revision == 7 for each in control.counted()), "the directory is in use"
         )
         control.die()
         control.messages.clear()
         # Without control the worker serves the last directory.
-        reader, writer = await at.connect(1)
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         await control.start()
         await eventually(lambda: control.messages, "hello to the next control process")
-        control.channels[0].send(DirectoryMessage(at.directory([one], revision=2)))
+        control.channels[0].send(DirectoryMessage(running_worker.directory([one], revision=2)))
         await eventually(
             lambda: any(each.revision == 2 for each in control.counted()), "the directory is in use"
         )
@@ -1767,10 +1882,10 @@ async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
     """Control, and a client that a worker has served once since its hello message."""
     control = ControlScript(folder / "control.sock")
     await control.start()
-    async with broker_script() as one, running(folder, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
+    async with broker_script() as one, running(folder, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
         await eventually(lambda: control.messages, "hello")
-        client = await at.connect(1)
+        client = await running_worker.connect(1)
         client[1].write(fetch(1))
         await read_frame(client[0])
         yield control, client
@@ -1793,7 +1908,9 @@ async def test_counters_are_sent_periodically(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 0.01)
     async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
+        await eventually(
+            lambda: control.counted()[-1:] and control.counted()[-1].errors, "the refused request is counted"
+        )
         control.die()
 
 
@@ -1817,13 +1934,13 @@ async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Channel, "waiting_bytes", property(lambda _: waiting_bytes))
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
+        running_worker.worker.apply(running_worker.directory([one]))
         await eventually(lambda: control.messages, "hello")
         waiting_bytes = 1
-        at.worker.is_draining = True
-        at.worker.control_channel.send_counters()
-        at.worker.control_channel.send_counters()
+        running_worker.worker.is_draining = True
+        running_worker.worker.control_channel.send_counters()
+        running_worker.worker.control_channel.send_counters()
         assert not control.counted()
         waiting_bytes = 0
         await eventually(lambda: control.counted() and control.counted()[-1].draining, "the drain")
@@ -1833,15 +1950,15 @@ async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch
 async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         await eventually(lambda: control.channels, "hello")
-        at.worker.apply(at.directory([one]))
+        running_worker.worker.apply(running_worker.directory([one]))
         one.known = [Broker(1, "127.0.0.1", one.port)]
         seen: list[tuple[Broker, ...]] = []
         for new in (Broker(2, "127.77.0.2", 29092), Broker(3, "127.77.0.3", 39092)):
             one.known.append(new)
             for number in range(2):
-                reader, writer = await at.connect(1)
+                reader, writer = await running_worker.connect(1)
                 writer.write(request(METADATA, 1, number, struct.pack(">i", -1)))
                 await read_frame(reader)
                 writer.close()
@@ -1855,16 +1972,20 @@ async def test_broker_that_closes_or_refuses_is_reported(
 ) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
-    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+    async with (
+        broker_script() as one,
+        broker_script() as two,
+        running(tmp_path, [one.port]) as running_worker,
+    ):
         await eventually(lambda: control.channels, "hello")
-        at.worker.apply(at.directory([one, refusing_broker, two]))
-        served = [await at.connect(broker_id) for broker_id in (1, 3)]
+        running_worker.worker.apply(running_worker.directory([one, refusing_broker, two]))
+        served = [await running_worker.connect(broker_id) for broker_id in (1, 3)]
         for reader, writer in served:
             writer.write(fetch(1))
             assert await read_frame(reader) == response(1, b"answer")[4:]
         served[1][1].close()  # the end of a client is no evidence about its broker
         await eventually(lambda: two.ended, "the client of broker 3 has left")
-        reader, writer = await at.connect(2)
+        reader, writer = await running_worker.connect(2)
         writer.write(fetch(1))
         assert await reader.read() == b""
         await eventually(lambda: control.lost() == {2}, "the refusing broker is reported")
@@ -1879,18 +2000,22 @@ async def test_broker_found_down_by_control_is_not_dialed(
     monkeypatch.setattr(upstream, "BACKOFF_LIMIT_S", 10 * LIMIT_S)
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port]) as running_worker:
         await eventually(lambda: control.channels, "hello")
-        at.worker.apply(at.directory([one]))
+        running_worker.worker.apply(running_worker.directory([one]))
         control.channels[0].send(ReachableMessage({1: False}))
-        await eventually(lambda: at.worker.snapshot().upstream_up == {1: False}, "the worker knows")
-        reader, writer = await at.connect(1)
+        await eventually(
+            lambda: running_worker.worker.snapshot().upstream_up == {1: False}, "the worker knows"
+        )
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(1))
         assert await reader.read() == b""
         assert one.accepted == 0
         control.channels[0].send(ReachableMessage({1: True}))
-        await eventually(lambda: at.worker.snapshot().upstream_up == {1: True}, "the worker knows")
-        reader, writer = await at.connect(1)
+        await eventually(
+            lambda: running_worker.worker.snapshot().upstream_up == {1: True}, "the worker knows"
+        )
+        reader, writer = await running_worker.connect(1)
         writer.write(fetch(2))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
@@ -1909,10 +2034,10 @@ async def test_worker_starts_from_the_stored_directory(tmp_path: Path) -> None:
             brokers={1: Broker(1, "127.0.0.1", one.port)},
         )
         ipc.write_directory(tmp_path / ipc.DIRECTORY_FILE, stored)
-        async with running(tmp_path, [one.port]) as at:
-            assert at.worker.snapshot().generation == 5
+        async with running(tmp_path, [one.port]) as running_worker:
+            assert running_worker.worker.snapshot().generation == 5
             one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", 1)]
-            reader, writer = await at.connect(1)
+            reader, writer = await running_worker.connect(1)
             writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
             # The member is not in the stored directory, and still serves the brokers that the directory
             # lacks.
@@ -1960,11 +2085,14 @@ async def test_sampling_survives_a_rejected_read(
     tmp_path: Path,
 ) -> None:
     """Found by review: one malformed request in 64 ended all samples of its worker."""
-    async with broker_script() as one, running(tmp_path, [one.port], events=EventsSettings()) as at:
-        at.worker.apply(at.directory([one]))
-        at.worker.sampling.reads = 1
-        reader, writer = await at.connect(1)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], events=EventsSettings()) as running_worker,
+    ):
+        running_worker.worker.apply(running_worker.directory([one]))
+        running_worker.worker.sampling.reads = 1
+        reader, writer = await running_worker.connect(1)
         writer.write(struct.pack(">i", -1) + bytes(20))
         assert await ends(reader) == b""
         writer.close()
-        assert at.worker.sampling.reads > 0
+        assert running_worker.worker.sampling.reads > 0

@@ -71,15 +71,15 @@ def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
     return context
 
 
-def refused(at: Running, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
+def refused(worker: Running, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
     """Return the number of failed handshakes, and the last log line about one."""
     lines = [each.getMessage() for each in caplog.records if "(handshake;" in each.getMessage()]
-    return at.worker.snapshot().errors.get("handshake", 0), lines[-1] if lines else ""
+    return worker.worker.snapshot().errors.get("handshake", 0), lines[-1] if lines else ""
 
 
-async def is_served(at: Running, client: ssl.SSLContext) -> bool:
+async def is_served(worker: Running, client: ssl.SSLContext) -> bool:
     try:
-        reader, writer = await at.connect(1, client)
+        reader, writer = await worker.connect(1, client)
         writer.write(fetch(1))
         answer = await read_frame(reader)
     except (OSError, asyncio.IncompleteReadError):
@@ -88,9 +88,11 @@ async def is_served(at: Running, client: ssl.SSLContext) -> bool:
     return answer == response(1, b"answer")[4:]
 
 
-def meet(at: Running, client: ssl.SSLContext, name: str | None = "127.0.0.1", broker_id: int = 1) -> None:
+def connect_and_check(
+    worker: Running, client: ssl.SSLContext, name: str | None = "127.0.0.1", broker_id: int = 1
+) -> None:
     """Do a handshake like most clients, which send an alert when they refuse. Blocks."""
-    with socket.create_connection(("127.0.0.1", at.ports[broker_id]), LIMIT_S) as sock:
+    with socket.create_connection(("127.0.0.1", worker.ports[broker_id]), LIMIT_S) as sock:
         client.wrap_socket(sock, server_hostname=name).close()
 
 
@@ -102,25 +104,25 @@ async def test_frames_of_any_size_pass_in_both_directions(
     async def answer(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, great if key == FETCH else b"answer"))
 
-    async with broker_script(answer) as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1, trusting(authority))
+    async with broker_script(answer) as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1, trusting(authority))
         for number in range(1, 9):
             writer.write(produce(2 * number, acks=1, records_bytes=3 * DATA_BYTES))
             assert await read_frame(reader) == response(2 * number, b"answer")[4:]
             writer.write(fetch(2 * number + 1))
             assert await read_frame(reader) == response(2 * number + 1, great)[4:]
         writer.close()
-        await eventually(lambda: not at.connections(), "the client has gone")
+        await eventually(lambda: not worker.connections(), "the client has gone")
         await eventually(lambda: one.ended, "and the broker sees the end")
 
 
 @asynccontextmanager
 async def openssl(
-    at: Running, *options: str
+    worker: Running, *options: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """OpenSSL's own client: its output with each message; its input is sent, or is a command."""
-    command = ("openssl", "s_client", "-msg", *options, "-connect", f"127.0.0.1:{at.ports[1]}")
+    command = ("openssl", "s_client", "-msg", *options, "-connect", f"127.0.0.1:{worker.ports[1]}")
     client = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
     assert client.stdout is not None
     assert client.stdin is not None
@@ -137,47 +139,47 @@ async def test_client_key_update_is_answered(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
     """TLS 1.3 agrees on new keys between two requests. Source: RFC 8446, section 4.6.3"""
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        async with openssl(at, "-tls1_3") as (printed, client):
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        async with openssl(worker, "-tls1_3") as (printed, client):
             await printed.readuntil(b"NewSessionTicket")
             client.write(b"K\n")  # requests the other side's new keys, too, with the next bytes
             await printed.readuntil(b"KEYUPDATE")
             client.write(fetch(1))
             await printed.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
             await printed.readuntil(response(1, b"answer"))
-        await eventually(lambda: not at.connections(), "the client has gone")
-        assert at.worker.snapshot().errors == {}
+        await eventually(lambda: not worker.connections(), "the client has gone")
+        assert worker.worker.snapshot().errors == {}
 
 
 async def test_renegotiation_is_refused(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
     """And the alert is sent at once, not with the next write."""
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        async with openssl(at, "-tls1_2") as (printed, client):
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        async with openssl(worker, "-tls1_2") as (printed, client):
             await printed.readuntil(b"Verify return code")
             client.write(fetch(1))
             await printed.readuntil(response(1, b"answer"))
             client.write(b"R\n")
             await printed.readuntil(b"<<< TLS 1.2, Alert [length 0002], warning no_renegotiation")
-        await eventually(lambda: not at.connections(), "the client has gone")
+        await eventually(lambda: not worker.connections(), "the client has gone")
 
 
 async def test_client_that_does_not_speak_tls(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1)
         writer.write(fetch(1))
         assert b"answer" not in await reader.read()
         writer.close()
-        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert "client 127.0.0.1:" in refused(at, caplog)[1]
-        assert "it does not speak TLS" in refused(at, caplog)[1]
-        assert (one.accepted, at.connections()) == (0, [])
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
+        assert "client 127.0.0.1:" in refused(worker, caplog)[1]
+        assert "it does not speak TLS" in refused(worker, caplog)[1]
+        assert (one.accepted, worker.connections()) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -198,24 +200,24 @@ async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
     first_bytes: bytes,
     expected: str,
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        reader, writer = await at.connect(1)
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        reader, writer = await worker.connect(1)
         writer.write(first_bytes)
         await reader.read()
         writer.close()
-        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert f"client: it does not speak TLS: {expected}" in refused(at, caplog)[1]
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
+        assert f"client: it does not speak TLS: {expected}" in refused(worker, caplog)[1]
 
 
 async def test_http_within_tls_is_named_in_the_log(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        reader, writer = await at.connect(1, trusting(authority))
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        reader, writer = await worker.connect(1, trusting(authority))
         writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
         await reader.read()
         writer.close()
-        await eventually(lambda: bool(at.worker.snapshot().errors), "it is counted")
+        await eventually(lambda: bool(worker.worker.snapshot().errors), "the failed handshake is counted")
         assert "client: it speaks HTTP to the TLS listener external; send health checks" in caplog.text
 
 
@@ -225,43 +227,45 @@ async def test_connection_ends_with_its_last_reference(
     """The same as without TLS, with and without a complete handshake."""
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
-    before = [*alive(), *handshaken()]
+    before = [*alive(), *has_handshake()]
     gc.disable()
     try:
-        async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-            at.worker.apply(at.directory([one]))
+        async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+            worker.worker.apply(worker.directory([one]))
             for number in range(3):
-                reader, writer = await at.connect(1, trusting(authority))
+                reader, writer = await worker.connect(1, trusting(authority))
                 writer.write(fetch(number))
                 await read_frame(reader)
-                assert len(alive()) + len(handshaken()) > len(before) + 1
+                assert len(alive()) + len(has_handshake()) > len(before) + 1
                 writer.close()
-                reader, writer = await at.connect(1)
+                reader, writer = await worker.connect(1)
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 await ends(reader)
                 writer.close()
             del reader, writer
             await eventually(
-                lambda: len(alive()) + len(handshaken()) == len(before),
+                lambda: len(alive()) + len(has_handshake()) == len(before),
                 "no object of the connections is left",
             )
     finally:
         gc.enable()
 
 
-def handshaken() -> list[object]:
+def has_handshake() -> list[object]:
     return [each for each in gc.get_objects() if type(each).__name__ == "TlsTransport"]
 
 
 async def test_client_with_another_ca_refuses_the_worker(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
         with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.to_thread(meet, at, trusting(Authority(tmp_path / "else", "others")))
-        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert "unknown ca" in refused(at, caplog)[1]
+            await asyncio.to_thread(
+                connect_and_check, worker, trusting(Authority(tmp_path / "else", "others"))
+            )
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
+        assert "unknown ca" in refused(worker, caplog)[1]
 
 
 async def test_unfinished_handshake_is_closed(
@@ -269,14 +273,14 @@ async def test_unfinished_handshake_is_closed(
 ) -> None:
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], Limits(first_request_timeout_s=0.1), tls) as at,
+        running(tmp_path, [one.port], Limits(first_request_timeout_s=0.1), tls) as worker,
     ):
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1)
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1)
         async with asyncio.timeout(LIMIT_S):
             assert await reader.read() == b""
-        assert refused(at, caplog) == (1, refused(at, caplog)[1])
-        assert "no handshake within 0.1 s" in refused(at, caplog)[1]
+        assert refused(worker, caplog) == (1, refused(worker, caplog)[1])
+        assert "no handshake within 0.1 s" in refused(worker, caplog)[1]
         writer.close()
 
 
@@ -288,18 +292,20 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The bytes may be Produce with acks=0. Found by reading: uvloop warned about half-open TLS."""
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        released = hold_dials(at, monkeypatch)
-        _, writer = await at.connect(1, trusting(authority))
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        released = hold_dials(worker, monkeypatch)
+        _, writer = await worker.connect(1, trusting(authority))
         writer.write(produce(1, acks=0))
         writer.close()  # both come with one read
-        await eventually(lambda: [each.has_ended for each in at.connections()] == [True], "its end is seen")
-        assert [each.state for each in at.connections()] == [State.DIALING]
+        await eventually(
+            lambda: [each.has_ended for each in worker.connections()] == [True], "its end is seen"
+        )
+        assert [each.state for each in worker.connections()] == [State.DIALING]
         released.set()
         await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
-        await eventually(lambda: not at.connections(), "the connection is closed")
-        assert at.worker.snapshot().limited == {}
+        await eventually(lambda: not worker.connections(), "the connection is closed")
+        assert worker.worker.snapshot().limited == {}
         assert "no effect" not in caplog.text
 
 
@@ -312,26 +318,26 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(
     client.maximum_version = version
 
     def connect() -> ssl.SSLSocket:
-        sock = socket.create_connection(("127.0.0.1", at.ports[1]), LIMIT_S)
+        sock = socket.create_connection(("127.0.0.1", worker.ports[1]), LIMIT_S)
         return client.wrap_socket(sock, server_hostname="127.0.0.1")
 
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], listener_tls=tls, drain_timeout_s=LONG_LINGER_S) as at,
+        running(tmp_path, [one.port], listener_tls=tls, drain_timeout_s=LONG_LINGER_S) as worker,
     ):
-        at.worker.apply(at.directory([one]))
+        worker.worker.apply(worker.directory([one]))
         sock = await asyncio.to_thread(connect)
         await asyncio.to_thread(sock.sendall, produce(1, acks=0))
         await eventually(lambda: one.requests, "the broker has the request")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        worker.worker.apply(worker.directory([one], advertised={1: ("p2",)}))
         assert await asyncio.to_thread(sock.recv, 1) == b""
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
         for each in (late[:15], late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0)):
             await asyncio.to_thread(sock.sendall, each)
-        await eventually(lambda: one.ended, "the broker has had all that it is to have")
+        await eventually(lambda: one.ended, "the broker has received all expected bytes")
         assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         sock.close()
-        await eventually(lambda: not at.connections(), "the client has gone")
+        await eventually(lambda: not worker.connections(), "the client has gone")
 
 
 async def test_idle_handshakes_do_not_block_other_clients(
@@ -340,11 +346,11 @@ async def test_idle_handshakes_do_not_block_other_clients(
     monkeypatch.setattr(tls_server, "MAX_HANDSHAKES", 3)
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], Limits(first_request_timeout_s=LIMIT_S), tls) as at,
+        running(tmp_path, [one.port], Limits(first_request_timeout_s=LIMIT_S), tls) as worker,
     ):
-        at.worker.apply(at.directory([one]))
-        silent = [await at.connect(1) for _ in range(3)]
-        assert await is_served(at, trusting(authority))
+        worker.worker.apply(worker.directory([one]))
+        silent = [await worker.connect(1) for _ in range(3)]
+        assert await is_served(worker, trusting(authority))
         assert await silent[0][0].read() == b""  # the oldest one was closed
         for _, writer in silent:
             writer.close()
@@ -358,14 +364,14 @@ async def test_certificates_of_clients(
     client_certificates: Literal["allowed", "required"],
 ) -> None:
     asking = replace(tls, client_ca=authority.certificate, client_certificates=client_certificates)
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
-        at.worker.apply(at.directory([one]))
-        assert await is_served(at, trusting(authority, authority.issue("app")))
-        assert await is_served(at, trusting(authority)) == (client_certificates == "allowed")
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as worker:
+        worker.worker.apply(worker.directory([one]))
+        assert await is_served(worker, trusting(authority, authority.issue("app")))
+        assert await is_served(worker, trusting(authority)) == (client_certificates == "allowed")
         stranger = Authority(tmp_path / "else", "others").issue("app")
-        assert not await is_served(at, trusting(authority, stranger))
+        assert not await is_served(worker, trusting(authority, stranger))
         expired = authority.issue("late", until=datetime.now(UTC) - timedelta(hours=1))
-        assert not await is_served(at, trusting(authority, expired))
+        assert not await is_served(worker, trusting(authority, expired))
 
 
 @pytest.mark.parametrize(
@@ -382,14 +388,14 @@ async def test_refused_client_gets_an_alert(
     client = trusting(authority)
     client.maximum_version = version
 
-    def met() -> None:
-        with socket.create_connection(("127.0.0.1", at.ports[1]), LIMIT_S) as sock:
+    def is_connected() -> None:
+        with socket.create_connection(("127.0.0.1", worker.ports[1]), LIMIT_S) as sock:
             client.wrap_socket(sock, server_hostname="127.0.0.1").recv(1)
 
     asking = replace(tls, client_ca=authority.certificate, client_certificates="required")
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as worker:
         with pytest.raises(ssl.SSLError) as caught:
-            await asyncio.to_thread(met)
+            await asyncio.to_thread(is_connected)
         assert caught.value.reason.endswith(reason)
 
 
@@ -400,19 +406,19 @@ async def test_lowest_version(
     old = trusting(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     asking = replace(tls, min_version=lowest)
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
-        at.worker.apply(at.directory([one]))
-        assert await is_served(at, old) == (lowest == "1.2")
-        assert await is_served(at, trusting(authority))
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as worker:
+        worker.worker.apply(worker.directory([one]))
+        assert await is_served(worker, old) == (lowest == "1.2")
+        assert await is_served(worker, trusting(authority))
 
 
 async def test_ciphers_of_tls_1_2(tmp_path: Path, tls: ListenerTlsSettings, authority: Authority) -> None:
     old = trusting(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     asking = replace(tls, ciphers="ECDHE-ECDSA-CHACHA20-POLY1305")
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
-        at.worker.apply(at.directory([one]))
-        _, writer = await at.connect(1, old)
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as worker:
+        worker.worker.apply(worker.directory([one]))
+        _, writer = await worker.connect(1, old)
         assert writer.get_extra_info("cipher")[0] == "ECDHE-ECDSA-CHACHA20-POLY1305"
         writer.close()
 
@@ -423,15 +429,15 @@ async def test_new_certificate_applies_to_new_clients_only(
     async def serial(writer: asyncio.StreamWriter) -> str:
         return str(writer.get_extra_info("peercert")["serialNumber"])
 
-    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1, trusting(authority))
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1, trusting(authority))
         before = await serial(writer)
         authority.issue("external")
-        _, newer = await at.connect(1, trusting(authority))
+        _, newer = await worker.connect(1, trusting(authority))
         assert await serial(newer) != before
         tls.key.write_bytes(b"in the middle of a copy")
-        _, newest = await at.connect(1, trusting(authority))
+        _, newest = await worker.connect(1, trusting(authority))
         assert await serial(newest) == await serial(newer)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
@@ -444,21 +450,21 @@ async def test_leaving_clients_get_their_answers_and_a_goodbye(
 ) -> None:
     async with (
         broker_script(never) as one,
-        running(tmp_path, [one.port], listener_tls=tls, move_timeout_s=0.5) as at,
+        running(tmp_path, [one.port], listener_tls=tls, move_timeout_s=0.5) as worker,
     ):
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1, trusting(authority))
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1, trusting(authority))
         writer.write(produce(1, acks=0) + fetch(2))
         await eventually(lambda: len(one.requests) == 2, "the requests are at the broker")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].is_draining, "the time for a quiet moment is over")
+        worker.worker.apply(worker.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: worker.connections()[0].is_draining, "the time for a quiet moment is over")
         # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(3) + produce(4, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(2, b"answer")
         assert one.requests == [(PRODUCE, 1), (FETCH, 2)]
         writer.close()
-        await eventually(lambda: not at.connections(), "the client has gone")
+        await eventually(lambda: not worker.connections(), "the client has gone")
 
 
 async def test_client_that_is_quiet_leaves_at_once(
@@ -466,13 +472,13 @@ async def test_client_that_is_quiet_leaves_at_once(
 ) -> None:
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], listener_tls=tls, move_timeout_s=LIMIT_S) as at,
+        running(tmp_path, [one.port], listener_tls=tls, move_timeout_s=LIMIT_S) as worker,
     ):
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1, trusting(authority))
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1, trusting(authority))
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        worker.worker.apply(worker.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         writer.close()
         await eventually(lambda: one.ended, "the broker sees the end")
@@ -483,33 +489,35 @@ async def test_client_that_never_answers_the_goodbye_is_cut(
 ) -> None:
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], listener_tls=tls, drain_timeout_s=5.0) as at,
+        running(tmp_path, [one.port], listener_tls=tls, drain_timeout_s=5.0) as worker,
     ):
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1, trusting(authority))
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1, trusting(authority))
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         cast(asyncio.Transport, writer.transport).pause_reading()
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: not at.connections(), "it has gone, whatever the client does")
+        worker.worker.apply(worker.directory([one], advertised={1: ("p2",)}))
+        await eventually(
+            lambda: not worker.connections(), "the connection has ended, whatever the client does"
+        )
         writer.transport.abort()
 
 
 async def test_worker_that_stops_sends_its_clients_away_in_order(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
-    async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as at:
-        at.worker.apply(at.directory([one]))
-        reader, writer = await at.connect(1, trusting(authority))
+    async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
+        worker.worker.apply(worker.directory([one]))
+        reader, writer = await worker.connect(1, trusting(authority))
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request is in flight")
-        at.stop.set()
-        await eventually(lambda: at.connections()[0].is_moving, "the connection has to leave")
+        worker.stop.set()
+        await eventually(lambda: worker.connections()[0].is_moving, "the connection has to leave")
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         writer.close()
         async with asyncio.timeout(LIMIT_S):
-            await at.task
+            await worker.task
 
 
 # ---- server names
@@ -518,17 +526,17 @@ async def test_worker_that_stops_sends_its_clients_away_in_order(
 BROKER_HOST = "broker-{broker_id}.proxy1.example"
 
 
-async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[bytes, list[int]]:
+async def responses_for(worker: Running, client: ssl.SSLContext, name: str) -> tuple[bytes, list[int]]:
     """Return the results of a connection with a server name: the Metadata response, and the counted
     identity."""
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", at.ports[BOOTSTRAP], ssl=client, server_hostname=name
+        "127.0.0.1", worker.ports[BOOTSTRAP], ssl=client, server_hostname=name
     )
     writer.write(request(METADATA, 1, 8, struct.pack(">i", -1)))
     answer = await read_frame(reader)
-    served = [key for key, count in at.worker.snapshot().connections.items() if count]
+    served = [key for key, count in worker.worker.snapshot().connections.items() if count]
     writer.close()
-    await eventually(lambda: not at.connections(), "the connection is closed")
+    await eventually(lambda: not worker.connections(), "the connection is closed")
     return answer, served
 
 
@@ -538,17 +546,17 @@ async def test_server_name_selects_the_identity(tmp_path: Path, authority: Autho
     async with (
         broker_script() as one,
         broker_script() as two,
-        running(tmp_path, [one.port], listener_tls=tls, broker_host=BROKER_HOST) as at,
+        running(tmp_path, [one.port], listener_tls=tls, broker_host=BROKER_HOST) as worker,
     ):
         one.known = two.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", two.port)]
-        at.worker.apply(at.directory([one, two]))
+        worker.worker.apply(worker.directory([one, two]))
         proxied = metadata([Broker(each, f"broker-{each}.proxy1.example", 9100) for each in (1, 2)])
         for name, broker_id, requests in (
             ("broker-2.proxy1.example", 2, (0, 1)),
             ("BROKER-1.proxy1.example", 1, (1, 1)),
             ("proxy1.example", BOOTSTRAP, None),
         ):
-            answer, served = await asked_for(at, trusting(authority), name)
+            answer, served = await responses_for(worker, trusting(authority), name)
             assert (answer, served) == (response(8, proxied)[4:], [broker_id])
             assert requests in (None, (len(one.requests), len(two.requests)))
 
@@ -563,11 +571,11 @@ async def test_unknown_server_name_is_refused(
     client.check_hostname = False
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], listener_tls=tls, broker_host=BROKER_HOST) as at,
+        running(tmp_path, [one.port], listener_tls=tls, broker_host=BROKER_HOST) as worker,
     ):
-        at.worker.apply(at.directory([one]))
+        worker.worker.apply(worker.directory([one]))
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            await asyncio.to_thread(meet, at, client, name, BOOTSTRAP)
-        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert "its server name does not belong to this listener" in refused(at, caplog)[1]
+            await asyncio.to_thread(connect_and_check, worker, client, name, BOOTSTRAP)
+        await eventually(lambda: refused(worker, caplog)[0] == 1, "the failed handshake is counted")
+        assert "its server name does not belong to this listener" in refused(worker, caplog)[1]
         assert one.accepted == 0

@@ -21,14 +21,14 @@ LIMIT_S = 30.0
 
 def names(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> list[str]:
     """Resolve every name to these addresses. Returns: the names that are looked up."""
-    asked: list[str] = []
+    queries: list[str] = []
 
     async def find(_: Resolver, endpoint: Endpoint, __: float) -> Addresses:
-        asked.append(endpoint.host)
+        queries.append(endpoint.host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in addresses]
 
     monkeypatch.setattr(Resolver, "find", find)
-    return asked
+    return queries
 
 
 def limited(main: Coroutine[Any, Any, None]) -> None:
@@ -55,12 +55,12 @@ def test_answering_address_is_used_with_the_certificate_name(
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_tls)
         port = server.sockets[0].getsockname()[1]
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            asked = names(monkeypatch, nobody.getsockname(), ("127.0.0.1", port))
+        with socket.socket() as silent_server:
+            silent_server.bind(("127.0.0.1", 0))
+            queries = names(monkeypatch, silent_server.getsockname(), ("127.0.0.1", port))
             reader, writer = await asyncio.open_connection("localhost.", port, ssl=client_tls)
         assert await reader.read() == b"hello"
-        assert asked == ["localhost."]
+        assert queries == ["localhost."]
         writer.close()
         server.close()
 
@@ -69,10 +69,10 @@ def test_answering_address_is_used_with_the_certificate_name(
 
 def test_a_socket_that_is_given_is_used() -> None:
     async def main() -> None:
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        theirs.sendall(b"hello")
-        theirs.close()
+        socket_, peer_socket = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=socket_)
+        peer_socket.sendall(b"hello")
+        peer_socket.close()
         assert await reader.read() == b"hello"
         writer.close()
 

@@ -363,7 +363,7 @@ def test_busy_worker_is_not_pinged(node: Node) -> None:
     assert "frozen" not in node.log
     silent.unlink()
     reading.unlink()
-    eventually(lambda: node.events.count("worker-0 asked") > 2, "it is asked now")
+    eventually(lambda: node.events.count("worker-0 asked") > 2, "the child is pinged")
     assert "frozen" not in node.log
 
 
@@ -371,26 +371,26 @@ def test_control_is_pinged_even_if_it_reads(node: Node) -> None:
     """Threads of control read as well, which proves nothing about its event loop."""
     node.mark("control.reading")
     node.start()
-    eventually(lambda: node.events.count("control asked") > 2, "it is asked")
+    eventually(lambda: node.events.count("control asked") > 2, "the child is pinged")
     node.mark("control.silent")
     eventually(lambda: len(node.pids("control")) == 2, "a new child in its place")
 
 
 def test_reads_of_a_worker_count_from_the_previous_check(tmp_path: Path) -> None:
-    told = tmp_path / "io"
-    told.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
-    child = Child("worker", 0, io_fd=os.open(told, os.O_RDONLY), last_beat_s=10.0, checked_s=10.0, reads=7)
+    io_file = tmp_path / "io"
+    io_file.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
+    child = Child("worker", 0, io_fd=os.open(io_file, os.O_RDONLY), last_beat_s=10.0, checked_s=10.0, reads=7)
     child.is_pinged = True
     child.check_reads(10.2)
     assert (child.last_beat_s, child.is_pinged) == (10.0, True)
-    told.write_text("rchar: 91\nwchar: 4\nsyscr: 9\nsyscw: 8\n")
+    io_file.write_text("rchar: 91\nwchar: 4\nsyscr: 9\nsyscw: 8\n")
     child.check_reads(10.4)
     assert (child.last_beat_s, child.is_pinged) == (10.2, False)
     child.record_beat(10.5)
-    told.write_text("rchar: 91\nwchar: 4\nsyscr: 10\nsyscw: 8\n")
+    io_file.write_text("rchar: 91\nwchar: 4\nsyscr: 10\nsyscw: 8\n")
     child.check_reads(10.6)
     assert child.last_beat_s == 10.5  # the heartbeat is newer than the check
-    told.write_text("nothing\n")
+    io_file.write_text("nothing\n")
     child.check_reads(10.8)
     assert child.last_beat_s == 10.5
 
@@ -429,7 +429,7 @@ def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:
     node.start()
     slow = node.mark("worker-0.silent")
     os.kill(node.pids("worker-0")[0], signal.SIGKILL)
-    eventually(lambda: len(node.pids("worker-0")) == 2, "the next one")
+    eventually(lambda: len(node.pids("worker-0")) == 2, "the next worker")
     until = time.monotonic() + 2 * node.settings.timing.freeze_timeout_s  # the time that must not count
     eventually(lambda: time.monotonic() > until, "twice the freeze timeout")
     slow.unlink()

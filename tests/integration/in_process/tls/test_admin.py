@@ -105,8 +105,8 @@ async def test_commands_ask_with_what_the_configuration_says(member: Member) -> 
 async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> None:
     assert isinstance(await member.ask({"FLEET_TOKEN": WRITE}), OwnershipDocument)
     write_token(tmp_path / "mine", WRITE)
-    mine = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
-    assert access_to(member.settings, mine).token == WRITE
+    environment = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
+    assert access_to(member.settings, environment).token == WRITE
     message = str(
         await member.ask({"FLEET_TOKEN": "wrong-0123456789", "FLEET_TOKEN_FILE": str(tmp_path / "mine")})
     )
