@@ -111,7 +111,9 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
             f"{max_forgetful_voters(len(voters)) - 1} more voters."
         )
     elif start_over:
-        advice = "Start this member after every voter is stopped and reset: what one voter keeps stays valid."
+        advice = (
+            "Stop and reset every voter before you start this member: files that a voter keeps stay valid."
+        )
     return JournalResult("reset", folder, False, found, changed, advice)
 
 
@@ -121,7 +123,7 @@ def _advice(found: Survey, running: bool) -> str:
     if found.verdict == "torn" and running:
         return "The member may be writing; stop it and check again."
     if found.verdict == "torn":
-        return "The next start trims the tail, as `fleet journal repair` does; it was never acknowledged."
+        return "The next start trims the tail, as `fleet journal repair` does. No tail was ever acknowledged."
     if found.rejoining:
         return "The member was reset: it votes after contact with all other voters, when it has caught up."
     return "Nothing to do."

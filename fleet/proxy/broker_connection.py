@@ -159,7 +159,7 @@ class BrokerConnection(asyncio.Protocol):
             self.data_received(b"")
 
     def leave(self) -> None:
-        """End in order after the client's end, so that the broker reads all bytes; discard its responses."""
+        """End after the client's end: the broker still gets all bytes, and its responses are discarded."""
         self._client = None
         if self.transport.is_closing():
             return

@@ -31,7 +31,7 @@ class ConnectionLimiter:
     """Enforces the limits on the connections of one worker, which has a share of its member's limits.
 
     Args:
-        settings, member: the worker's.
+        settings, member: the settings of the fleet, and of the worker's member.
         all_connections: returns the connections that are open now.
     """
 

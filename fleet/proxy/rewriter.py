@@ -314,7 +314,8 @@ class Rewriter:
             mark = layout.patch(frame, self._addresses, parts)
         except OUT_OF_BYTES:
             if complete:
-                raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
+                detail = f"{layout.name} response of {frame_bytes} bytes ends inside a field"
+                raise TruncatedFrame("broker", detail) from None
             return None
         if len(parts) == 1:
             return []
@@ -340,7 +341,8 @@ class Rewriter:
         try:
             rewritten = tail.rewrite(original, layout, self._addresses)
         except OUT_OF_BYTES:
-            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(original)} bytes") from None
+            detail = f"{layout.name} response: tail of {len(original)} bytes ends inside a field"
+            raise TruncatedFrame("broker", detail) from None
         if rewritten is not None:
             self._rewritten(self._index, began_s)
         return rewritten
@@ -424,7 +426,7 @@ class SlicedPatch:
             ended = True
             parts.append(self._frame[end.value :])
         except OUT_OF_BYTES:
-            detail = f"{self._layout.name} response of {len(self._frame)} bytes"
+            detail = f"{self._layout.name} response of {len(self._frame)} bytes ends inside a field"
             raise TruncatedFrame("broker", detail) from None
         if self._measures:
             self.has_replacements = self.has_replacements or len(parts) > 1

@@ -364,7 +364,7 @@ class Session:
             if not 10 <= size <= self._max_request_bytes:
                 raise _size_error(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
-                raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
+                raise MalformedFrame("client", f"client id of {client_id_length} bytes, request of {size}")
             place: i64 = api_key * VERSIONS_PER_API + version
             response_layout = (
                 RESPONSE_LAYOUT_TABLE[place]
@@ -484,11 +484,11 @@ class Session:
             correlation_id: int = read_i32_be(data, pos + 4)
             correlation_id &= CORRELATION_MASK
             if size < 4:
-                raise MalformedFrame("broker", f"response of {size} bytes")
+                raise MalformedFrame("broker", f"impossible response size of {size} bytes")
             after = pos + 4 + size
             response_layout: i64 = self._oldest
             if response_layout == _NO_REQUEST:
-                detail = f"response with correlation id {correlation_id}, but no request is in flight"
+                detail = f"response with correlation id {correlation_id} although no request is in flight"
                 raise UnknownResponse("broker", detail)
             self._oldest = self._queue.popleft() if self._queue else _NO_REQUEST
             response_layout -= correlation_id
@@ -592,7 +592,7 @@ class Session:
             if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
                 if len(self.local_replies) >= MAX_REPLIES_PER_READ:
                     raise OversizeFrame(
-                        "client", f"{MAX_REPLIES_PER_READ} ApiVersions of unknown versions at once"
+                        "client", f"more than {MAX_REPLIES_PER_READ} ApiVersions of unknown versions at once"
                     )
                 self.local_replies.append(build_error_reply(read_i32_be(data, pos + 8)))
                 self.discard_bytes = after
@@ -601,11 +601,11 @@ class Session:
         if not 10 <= size <= self._max_request_bytes:
             return _ORDINARY  # refused there, without waiting for the rest of an HTTP request
         start = pos + REQUEST_HEADER_BYTES
-        ends = start + max(int(read_i16_be(data, pos + 12)), 0)
-        if ends > end and ends <= after:
+        client_id_end = start + max(int(read_i16_be(data, pos + 12)), 0)
+        if client_id_end > end and client_id_end <= after:
             return _INCOMPLETE
         rewriter = self.rewriter
-        rewriter.client_key = b"\0".join((rewriter.client_key, data[start:ends]))
+        rewriter.client_key = b"\0".join((rewriter.client_key, data[start:client_id_end]))
         self._mode &= ~_FIRST_REQUEST
         return _ORDINARY
 
@@ -670,13 +670,13 @@ class Session:
                 acks = produce_acks(frame, version, client_id_length)
                 return _NO_RESPONSE if acks == 0 else response_layout
             if size + 4 > HEADER_LIMIT_BYTES:
-                raise OversizeFrame("client", f"request {key} of {size} bytes")
+                raise OversizeFrame("client", f"request {key} of {size} bytes is above {HEADER_LIMIT_BYTES}")
             return response_layout if complete else _INCOMPLETE
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
-                raise OversizeFrame("client", f"request {key}: acks is not in the first bytes") from None
+                raise OversizeFrame("client", f"no acks in {HEADER_LIMIT_BYTES} bytes of Produce") from None
             if complete:
-                raise TruncatedFrame("client", f"request {key} of {size} bytes") from None
+                raise TruncatedFrame("client", f"request {key} of {size} bytes ends inside a field") from None
             return _INCOMPLETE
 
 
@@ -689,11 +689,11 @@ def _unlisted_response_layout(api_key: int, version: int) -> int:
         detail = "SaslHandshake v0 is not supported, because its tokens have no header; use v1"
         raise UnsupportedVersion("client", detail)
     if api_key != API_VERSIONS:
-        raise UnsupportedVersion("client", f"API key {api_key}, version {version}")
+        raise UnsupportedVersion("client", f"API key {api_key}, version {version} is not offered")
     return UNKNOWN_API_VERSIONS
 
 
 def _size_error(size: int, limit: int) -> MalformedFrame | OversizeFrame:
     if size > limit:
         return OversizeFrame("client", f"request of {size} bytes is above {limit}")
-    return MalformedFrame("client", f"request of {size} bytes")
+    return MalformedFrame("client", f"impossible request size of {size} bytes")

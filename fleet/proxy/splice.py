@@ -135,7 +135,7 @@ class SpliceOwner(Protocol):
         """Stop the splice and read by the transport: no large body is in transit, or the target is slow."""
 
     def side_failed(self, error: OSError, broker: bool) -> None:
-        """A side failed: the kernel reported the error here, and does not report it to the transport."""
+        """The socket of one side failed. The splice got the error, so that side's transport never gets it."""
 
 
 class SplicedBody:
@@ -145,7 +145,7 @@ class SplicedBody:
     bodies are read in small pieces, so that little of the next body is copied.
 
     Args:
-        pipe: the worker's.
+        pipe: the pipe that all bodies of the worker share.
         source, target: the sockets' transports; reading from the source is paused.
         left_bytes: the rest of the first body.
         owner: receives the events.

@@ -49,7 +49,7 @@ class SharedTls:
     def __init__(self, goodbye_s: float) -> None:
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
-        """Both buffers are empty whenever code outside one connection's TLS runs."""
+        """The two buffers of all connections: whatever a connection does, both are empty afterwards."""
         self.goodbyes: Deadlines[TlsTransport] = Deadlines(goodbye_s, TlsTransport.abort)
 
 
@@ -57,7 +57,7 @@ class TlsTransport(asyncio.Protocol):
     """One TLS connection.
 
     Args:
-        shared: the worker's.
+        shared: the TLS state that all connections of the worker share.
         context: the TLS context; without renegotiation, so that writing never has to wait for reading.
         factory: creates the carried protocol once the handshake is complete.
         server_hostname: the expected name of the other side; None if the other side is a client.

@@ -300,7 +300,7 @@ class Supervisor:
     def _report_ready(self) -> None:
         if not self._is_ready_reported and all(child.has_beaten for child in self._children):
             self._is_ready_reported = True
-            log.info("ready: %s", ", ".join(child.name for child in self._children))
+            log.info("ready: children=%s", ", ".join(child.name for child in self._children))
             _notify("READY=1")
 
     def _give_fresh_time(self, now_s: float, gap_s: float) -> None:

@@ -192,7 +192,7 @@ def test_threads_that_have_ended_still_count() -> None:
     assert process_cpu_s(os.getpid()) - before_s >= 0.05
 
 
-def test_a_process_that_is_gone_is_an_error() -> None:
+def test_cpu_time_of_an_ended_process_raises() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait(20)
     with pytest.raises(BenchError, match=str(child.pid)):

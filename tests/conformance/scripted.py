@@ -53,7 +53,7 @@ def ground(folder: Path, messages: list[Message]) -> Iterator[Ground]:
     )
     with fleet:
         fleet.await_settled(frozenset(endpoints))
-        member = fleet.settings.member("p1").advertised(fleet.settings)
+        member = fleet.settings.member("p1").to_member(fleet.settings)
         advertised = {
             each: endpoint
             for each in endpoints

@@ -354,7 +354,7 @@ class Stand:
         with patch.object(worker, "create_pipe", lambda: None):
             made = Worker(spec)
         made.turns = TurnQueue(self.turns.append)
-        owners, me = {1: ("p1",)}, spec.member.advertised(spec.settings)
+        owners, me = {1: ("p1",)}, spec.member.to_member(spec.settings)
         brokers = {1: Broker(1, HOST, 1)}
         made.apply(Directory(advertised=owners, members={"p1": me}, brokers=brokers, generation=1))
         return made

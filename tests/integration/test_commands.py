@@ -323,7 +323,7 @@ SECURED: Final = {
     },
 }
 COPIED: Final = ("requirements/node.lock", "deploy/systemd/fleet@.service", "kafka_proxy_fleet-any.whl")
-"""What a machine gets beside the folder of step 1; as much of the last as its name."""
+"""Files that a machine gets in addition to the folder of step 1. Of the wheel only the name matters."""
 
 
 @pytest.fixture(scope="module")
@@ -338,10 +338,10 @@ def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield machines
 
 
-def test_commands_of_the_configuration(
+def test_configuration_page_commands_run(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its one member answers with the certificates and tokens that the page has made."""
+    """The page creates certificates and tokens, and one member answers with them."""
     fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT)
     with opened(with_file(fleet, lambda document: document.update(SECURED)), kafka) as machines:
         Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()

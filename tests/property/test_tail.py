@@ -192,7 +192,7 @@ def test_a_field_that_is_not_as_long_as_its_array_is_refused() -> None:
             rewrite(memoryview(section(tagged(0, value), tagged(5, b"\0" * 40))), FETCH, Everywhere())
 
 
-def test_so_many_fields_that_no_number_is_left_are_refused() -> None:
+def test_tail_without_a_free_padding_tag_is_rejected() -> None:
     others = [tagged(tag, b"") for tag in range(1, 128)]
     with pytest.raises(MalformedFrame):
         rewrite(memoryview(section(tagged(0, array(endpoint(1, "A" * 20, 1))), *others)), FETCH, Everywhere())
@@ -200,7 +200,7 @@ def test_so_many_fields_that_no_number_is_left_are_refused() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("size", [TAIL_LIMIT_BYTES + 1, *range(2_097_153, 2_097_162), 2**31 - 1])
-def test_the_head_of_a_blank_tail(layout: Streamed, size: int) -> None:
+def test_blank_tail_has_no_address_and_only_padding_tags(layout: Streamed, size: int) -> None:
     head = blank_head(layout, size)
     assert len(head) <= 12
     if size < 1 << 22:

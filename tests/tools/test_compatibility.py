@@ -20,9 +20,9 @@ async def test_some(one): ...
 """
 
 
-def test_the_page_is_what_the_tests_declare() -> None:
-    found, wanted = (KCAT_VERSION.sub("kcat", text) for text in (PAGE.read_text(), compatibility.page()))
-    assert found == wanted, f"run the tests that are new, and {COMMAND}"
+def test_compatibility_page_lists_what_tests_prove() -> None:
+    found, expected = (KCAT_VERSION.sub("kcat", text) for text in (PAGE.read_text(), compatibility.page()))
+    assert found == expected, f"the page is out of date; run the new tests, then {COMMAND}"
 
 
 def test_marks_are_read_where_they_stand() -> None:

@@ -212,7 +212,7 @@ def _print_change(
 
 
 def print_rolling_restart(document: RollingRestartDocument, console: Console) -> None:
-    table = titled("Restarted", "member", "was leader", "whole and at rest after")
+    table = titled("Restarted", "member", "was leader", "at rest after")
     for member in document.members:
         table.add_row(escape(member.proxy_id), "yes" if member.was_leader else "no", f"{member.took_s:.1f} s")
     console.print(table)

@@ -34,7 +34,7 @@ from fleet.drills.cluster.spawn import end, spawn, tail
 
 START_LIMIT_S = 90.0
 STOPPED = 128 + signal.SIGTERM
-"""The exit code of a Java virtual machine that shuts down in order after SIGTERM."""
+"""The exit code of a Java virtual machine that shuts down cleanly after SIGTERM."""
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER_HEAP = ("-Xms128m", "-Xmx512m")
@@ -240,7 +240,7 @@ class KafkaCluster:
         return self._processes[broker_id].pid
 
     def restart_broker(self, broker_id: BrokerId, limit_s: float = START_LIMIT_S) -> None:
-        """Stop one broker in order, start it again, and wait until every broker is ready."""
+        """Stop one broker cleanly, start it again, and wait until every broker is ready."""
         self.stop_broker(broker_id)
         self.start_broker(broker_id)
         self.await_ready(limit_s)

@@ -86,12 +86,12 @@ def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
 
 def reject_tag_count(count: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a section with more tagged fields than any message has."""
-    raise MalformedFrame(peer, f"{count} tagged fields in one section")
+    raise MalformedFrame(peer, f"{count} tagged fields in one section; the limit is {MAX_TAGS_PER_SECTION}")
 
 
 def reject_negative_length(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a length or count below -1, which means null."""
-    raise MalformedFrame(peer, f"length {length} before byte {pos}")
+    raise MalformedFrame(peer, f"negative length {length} before byte {pos}")
 
 
 def compact_string(value: str) -> bytes:

@@ -106,7 +106,9 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
         if frame[pos]:
             count = read_varint(frame, pos, "client")[0]
             if count > MAX_HEADER_TAGS:
-                raise MalformedFrame("client", f"{count} tagged fields in a request header")
+                raise MalformedFrame(
+                    "client", f"{count} tagged fields in a request header; the limit is {MAX_HEADER_TAGS}"
+                )
             pos = skip_tags(frame, pos, "client")
         else:
             pos += 1
@@ -119,6 +121,6 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     else:
         (length,) = read_int16(frame, pos)
         if length < -1:
-            raise MalformedFrame("client", f"transactional id of {length} bytes")
+            raise MalformedFrame("client", f"negative length {length} of the transactional id")
         pos += 2 + (length if length > 0 else 0)
     return int(read_int16(frame, pos)[0])

@@ -156,7 +156,7 @@ def test_advertised_address_may_differ_from_bound_address() -> None:
 
     listener["advertise_first_port"] = 30000
     settings = parse(data)
-    advertised = settings.member("p1").advertised(settings)
+    advertised = settings.member("p1").to_member(settings)
     assert advertised.endpoint("external", 3) == Endpoint("proxy.example", 30002)
 
 
@@ -189,8 +189,8 @@ def test_a_witness_votes_and_serves_nothing() -> None:
     assert settings.voters == ("p1", "p2", "w")
     witness = settings.member("w")
     assert (witness.listeners, witness.workers) == ((), 0)
-    assert not witness.advertised(settings).serves(1)
-    assert settings.member("p1").advertised(settings).serves(1)
+    assert not witness.to_member(settings).serves(1)
+    assert settings.member("p1").to_member(settings).serves(1)
 
 
 def test_sparse_ids_ipv6_and_odd_names() -> None:
@@ -337,7 +337,7 @@ def by_name(**changes: object) -> dict[str, Any]:
 
 def test_brokers_may_have_names_instead_of_ports() -> None:
     settings = parse(by_name())
-    member = settings.member("p2").advertised(settings)
+    member = settings.member("p2").to_member(settings)
     assert member.endpoint("external", 1) == Endpoint("broker-1.p2.kafka.example", 9092)
     assert identity_owners(settings)[Endpoint("broker-1.p3.kafka.example", 9092)] == "p3"
     assert bootstrap_endpoints(settings)["p1"] == Endpoint("p1.kafka.example", 9092)

@@ -510,7 +510,7 @@ class TestAdmin:
         if not authority_is_here:
             (folder / "ca.pem").unlink()
         (found,) = mistakes(lambda: checking.check_present(settings))
-        assert "commands would refuse it: its certificate is refused: " in found
+        assert "`fleet` commands would refuse this certificate: its certificate is refused: " in found
         assert "certificate is not valid for '127.0.0.1'" in found
 
     def test_certificate_of_another_authority_is_reported(

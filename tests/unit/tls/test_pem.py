@@ -114,7 +114,7 @@ def test_two_files_joined_without_a_line_break(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("ciphers", ["ROT13", "TLS_AES_128_GCM_SHA256", "A\0B"])
-def test_ciphers_are_blamed_for_nothing_but_ciphers(ciphers: str) -> None:
+def test_invalid_cipher_list_names_field_rule_and_fix(ciphers: str) -> None:
     with pytest.raises(
         UnusableInput, match=r"^ciphers: .*is not a list of TLS 1\.2 ciphers that OpenSSL knows; write"
     ):

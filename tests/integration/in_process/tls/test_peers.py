@@ -433,14 +433,14 @@ class TestRotation:
 
 
 class TestFiles:
-    def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
+    def test_handshake_check_rejects_files_of_another_authority(self, folder: Path, tmp_path: Path) -> None:
         check_handshake(*make_contexts(issuing.member_files(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):
             check_handshake(*make_contexts(mixed))
 
-    def test_an_encrypted_key_is_an_error_and_no_question(self, folder: Path) -> None:
+    def test_encrypted_key_raises_without_a_prompt(self, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
