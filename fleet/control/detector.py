@@ -43,7 +43,8 @@ LINK_LOST_WINDOW_S: Final = 0.5
 
 WORKER_LOSS_BYPASS_S: Final = 0.1
 """How long the others bypass a peer after its worker was lost, whatever probes say. The listener accepts
-connections while any of its processes lives, and a client that tries it then waits out a longer back-off."""
+connections while any of its processes lives. A client that connects meanwhile fails, and its next back-off is
+longer."""
 
 WORKER_LOSS_MIN_STEADY_S: Final = 2.0
 """How long a peer must have been well before the loss of its worker causes a bypass. A worker that comes and

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fleet.proxy.connection import ClientConnection
 
 UNNOTICED_BY_BROKER_BYTES: Final = 1024
-"""Bytes that may wait for a broker before each read from the client is followed by a check of the buffer."""
+"""Bytes waiting for a broker above which the worker checks the buffer after each read from the client."""
 
 
 class BrokerConnection(asyncio.Protocol):

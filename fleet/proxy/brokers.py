@@ -17,7 +17,7 @@ from fleet.core.model import Broker, BrokerId, Endpoint
 from fleet.runtime.outbound import MAX_PORT
 
 AVOID_FAILED_BROKER_S: Final = 5.0
-"""How long a broker that could not be reached is tried after the other brokers."""
+"""For this long after a failed attempt, a broker comes after the other candidates."""
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
@@ -126,7 +126,7 @@ class Upstreams:
         if down is None:
             self._down[candidate.endpoint] = _Down(1, now_s)
             return True
-        # Attempts that were under way together when it went down count once.
+        # Attempts that fail before the back-off is over began before the broker went down: count them once.
         down.failures += now_s >= down.next_try_s()
         down.failed_at_s = now_s
         down.trying = False

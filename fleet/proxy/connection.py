@@ -54,7 +54,7 @@ _CLIENT_IS_FULL: Final = 64
 _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
-"""Bytes of replies that a client without a broker may leave unread before reading from it pauses."""
+"""Unread local replies, in bytes, above which the worker stops reading from a client without a broker."""
 WRITE_OVERHEAD_BYTES: Final = 1024
 """Memory of a waiting write in addition to its bytes: 800 bytes with uvloop.
 
@@ -607,7 +607,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_alert = self.is_moving or self.session.is_crowded or behind or self.has_returned
 
     def note_response(self) -> int:
-        """Account for the bytes held for a response and behind it; returns how many were released."""
+        """Account for the bytes held for a response and after it. Returns: how many bytes were released."""
         before_bytes = self.host.responses.held_bytes(self)
         held_bytes = self.session.held_bytes
         if not held_bytes and not self.session.is_working:

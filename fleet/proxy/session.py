@@ -95,7 +95,7 @@ _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
 
 _NO_REQUEST: Final = -1
-"""In place of the oldest request in flight: none is in flight."""
+"""The entry of the oldest request in flight, while none is in flight."""
 _TABLE_LENGTH: Final = len(RESPONSE_LAYOUT_TABLE)
 _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
@@ -301,7 +301,7 @@ class Session:
             self._mode |= _WATCHING_FETCHES
 
     def withhold_produce(self) -> None:
-        """Until `drain`, hold back Produce with a response, and everything behind it."""
+        """Until `drain`, hold back the next Produce with a response, and all requests after it."""
         self._mode |= _WITHHOLDING_PRODUCE
 
     def redirect(self) -> None:
@@ -407,7 +407,7 @@ class Session:
             pos = after
 
     def _remember(self, entry: int) -> None:
-        """Add an entry behind the oldest request in flight."""
+        """Add the entry of a request that is not the oldest in flight."""
         if self._queue is _EMPTY_QUEUE:
             self._queue = deque()
         self._queue.append(entry)
@@ -555,7 +555,7 @@ class Session:
     def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of a connection that is new, has to leave, or has returned.
 
-        Returns: the position behind the frame if it is handled; else _INCOMPLETE or _ORDINARY.
+        Returns: the position after the frame if it is handled; else _INCOMPLETE or _ORDINARY.
         """
         mode = self._mode
         if mode & _LEAVING:
@@ -578,7 +578,7 @@ class Session:
         """Learn the client id from the first request, and answer ApiVersions of an unknown version here.
 
         Clients find out versions with it, and members probe each other with it, so it must not need a broker.
-        Behind a request that went to the broker the answer must keep its place, so the broker gives it.
+        If an earlier request went to the broker, the broker answers this one too: answers keep their order.
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return _INCOMPLETE

@@ -28,7 +28,7 @@ MAX_SPLICED_BODIES: Final = 64
 HEAD_READ_BYTES: Final = 16 * 1024
 """How many bytes are read at a time between two bodies."""
 MAX_HEAD_READS: Final = 3
-"""Reads behind a body before the transport reads again: the end of a Fetch response may arrive alone."""
+"""Reads after a body until the transport reads again, because a Fetch response may end in a separate read."""
 PIPE_BYTES: Final = 64 * 1024
 """The capacity of a Linux pipe. With a larger one, reading from a broker costs a quarter more."""
 PIPE_FILLS_PER_TURN: Final = 16
@@ -129,7 +129,7 @@ class SpliceOwner(Protocol):
         """Bytes of a body were read from one side, and will reach the other."""
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
-        """Bytes behind a body were read in the transport's place, perhaps the beginning of the next body."""
+        """The splice, not the transport, read bytes after a body, perhaps the start of the next body."""
 
     def splice_ended(self, to_broker: bool) -> None:
         """Stop the splice and read by the transport: no large body is in transit, or the target is slow."""
@@ -261,7 +261,7 @@ class SplicedBody:
             self._owner.body_passed(passed_bytes, self._to_broker)  # may stop this splice
 
     def _receive(self) -> None:
-        """Read the bytes behind a body."""
+        """Read the bytes after a body."""
         owner = self._owner
         try:
             data = os.read(self._source, HEAD_READ_BYTES)

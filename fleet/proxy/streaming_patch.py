@@ -1,6 +1,6 @@
 """Patches a response with records before its addresses while it passes, without ever holding it whole.
 
-The bytes before the tail pass unchanged. The tail is the short part behind the records that has the
+The bytes before the tail pass unchanged. The tail is the short part after the records that has the
 addresses. The tail is rewritten to the same number of bytes (see ``wire.tail``), because the frame's length
 was sent before.
 """

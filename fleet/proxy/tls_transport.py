@@ -41,7 +41,9 @@ _WantRead: Final = ssl.SSLWantReadError
 class SharedTls:
     """The state that all TLS connections of one worker share.
 
-    Args: goodbye_s: how long the other side may take to answer a goodbye, or to read the bytes before it.
+    Args:
+        goodbye_s: how long the other side may take to answer a goodbye (close_notify), or to read the bytes
+            before it.
     """
 
     __slots__ = ("goodbyes", "incoming", "outgoing")
@@ -109,7 +111,7 @@ class TlsTransport(asyncio.Protocol):
         self._broken = False
         self._has_said_goodbye = False
         self._ended = False
-        """Whether the other side has said goodbye, or ended without."""
+        """Whether the other side has ended, with close_notify or without."""
         self._factory = factory
         self._handshake: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         """None once awaited: its error refers to this connection by its traceback, which would be a cycle."""

@@ -448,7 +448,7 @@ class Worker(Host):
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
         self._counters.refused(error, connection.describe_peers, time.monotonic())
         if self.traffic_log is not None and not self.sampling.reads:
-            self.sampling.schedule_next()  # the refused read was to be sampled; else no other read ever is
+            self.sampling.schedule_next()  # this read was due for sampling: choose the next one
 
     def _handshake_failed(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())

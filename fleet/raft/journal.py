@@ -39,7 +39,7 @@ _HEADER: Final = struct.Struct(f">8sQI{IDENTITY_BYTES}s")
 _FRAME: Final = struct.Struct(">4sII")
 FIRST_FRAME: Final = _HEADER.size
 _SLOW_S: Final = 0.2
-"""While its disk blocks for longer than this, a member is silent long enough for an election without it."""
+"""A member whose disk blocks for longer than this is silent for so long that the others elect a leader."""
 
 ADVICE: Final = (
     "This member does not take part in Raft. To repair it, stop the member, run `fleet journal reset "

@@ -34,7 +34,7 @@ MAX_INT32: Final = 0x7FFFFFFF
 def read_varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
     """Read an unsigned varint.
 
-    Returns: the value and the position behind the varint.
+    Returns: the value and the position after the varint.
     Raises:  MalformedFrame: the varint does not end, or its value is above int32.
     """
     value = shift = 0
@@ -64,7 +64,7 @@ def encode_varint(value: int) -> bytes:
 def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     """Skip a section of tagged fields, known and unknown alike.
 
-    Returns: the position behind the section.
+    Returns: the position after the section.
     Raises:  MalformedFrame: an invalid varint, or more fields than any message has.
     Source:  KIP-482
     """

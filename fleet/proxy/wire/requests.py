@@ -63,7 +63,7 @@ RESPONSE_LAYOUTS: Final = _BUILT[1]
 VERSIONS_PER_API: Final = 32
 """Number of versions of each API in the table below."""
 UNLISTED: Final = -(1 << 62)
-"""In place of a response layout: the request is not in the tables."""
+"""The value of the response layout of a request that is not in the tables."""
 RESPONSE_LAYOUT_TABLE: Final[list[int]] = [
     RESPONSE_LAYOUTS.get(key << 16 | version, UNLISTED)
     for key in range(max(APIS) + 1)
