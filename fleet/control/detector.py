@@ -529,13 +529,13 @@ class FailureDetector:
             record.refused or at_s - record.failing_since_s >= PROBE_TIMEOUT_PERIODS * timing.suspect_after_s
         ):
             return "unreachable"
-        if self._unanswered(record, at_s):
+        if self._is_unanswered(record, at_s):
             return "unreachable"
         if record.ready is False and not in_grace:
             return "not_ready"
         return None
 
-    def _unanswered(self, record: _Peer, at_s: float) -> bool:
+    def _is_unanswered(self, record: _Peer, at_s: float) -> bool:
         """Whether a worker has not answered for too long, neither on the held connection nor on a new one."""
         if (
             record.asked_s is None

@@ -74,7 +74,7 @@ class Upstreams:
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
         """Take the brokers of a new directory."""
         self._committed = {each.broker_id: _candidate(each) for each in brokers.values()}
-        known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
+        known = {each.endpoint for each in self._known_candidates()} | set(self._bootstrap_servers)
         self._down = {each: down for each, down in self._down.items() if each in known}
         self._up = {each: up for each, up in self._up.items() if each in brokers}
 
@@ -88,7 +88,7 @@ class Upstreams:
         Brokers that failed lately, or do not answer control, come last. The configured addresses replace
         unknown brokers.
         """
-        known = self._known()
+        known = self._known_candidates()
         self._turn += 1
         first = self._turn % max(1, len(known))
         rotated = [*known[first:], *known[:first]]
@@ -163,7 +163,7 @@ class Upstreams:
     def _note(self, broker_id: BrokerId, *, up: bool) -> None:
         self._up[broker_id] = up
 
-    def _known(self) -> list[Candidate]:
+    def _known_candidates(self) -> list[Candidate]:
         return list(self._committed.values())
 
     def _is_avoided(self, candidate: Candidate, now_s: float) -> bool:

@@ -479,7 +479,7 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def mark_returned(self) -> None:
-        """Note that the identity has just moved away: report the connection once its client id is known."""
+        """Note that the client came after its identity moved; its first request calls `client_returned`."""
         self.has_returned = self.is_alert = True
 
     def withhold_produce(self) -> None:

@@ -55,7 +55,7 @@ class ConnectionLimiter:
         self.last_sweep_s = asyncio.get_running_loop().time()
         self._rare_sweeps: PeriodicCallback | None = None
         self.frequent_sweeps: PeriodicCallback | None = None
-        """Runs only while there are new clients: others rarely exceed a limit, and sweeps wake up the worker."""
+        """Runs only while there are new clients: others rarely exceed a limit, and sweeps cost time."""
         self.is_sweeping = False
         self._has_new_clients = False
         self.to_broker_quotas = Quotas(limits.to_broker_bytes_per_second, member.workers)

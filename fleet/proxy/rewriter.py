@@ -286,7 +286,7 @@ class Rewriter:
                 sliced.spent_s += self._clock() - began_s
             return
         if sliced.has_replacements:
-            self._rewritten(self._index, began_s - sliced.spent_s)
+            self._count_rewritten(self._index, began_s - sliced.spent_s)
         self.drop()
         self.left_bytes = 0
 
@@ -329,7 +329,7 @@ class Rewriter:
             raise _oversize_error(layout.name, frame_bytes) from None
         if mark < len(frame):
             parts.append(frame[mark:])
-        self._rewritten(index, began_s)
+        self._count_rewritten(index, began_s)
         return parts
 
     def _rewrite_tail(self, original: memoryview) -> bytes | None:
@@ -344,7 +344,7 @@ class Rewriter:
             detail = f"{layout.name} response: tail of {len(original)} bytes ends inside a field"
             raise TruncatedFrame("broker", detail) from None
         if rewritten is not None:
-            self._rewritten(self._index, began_s)
+            self._count_rewritten(self._index, began_s)
         return rewritten
 
     def _take_newest_book(self) -> AddressBook:
@@ -355,7 +355,8 @@ class Rewriter:
             self._addresses = book.client(self.client_key, self._known_moves)
         return book
 
-    def _rewritten(self, index: int, began_s: float) -> None:
+    def _count_rewritten(self, index: int, began_s: float) -> None:
+        """Count a rewritten response, and observe the time since `began_s`."""
         self._counters.rewritten[API_KEYS[index]] += 1
         if self._clock is not None and self._observe is not None:
             self._observe(self._clock() - began_s)

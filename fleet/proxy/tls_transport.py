@@ -330,7 +330,7 @@ class TlsTransport(asyncio.Protocol):
         return plain
 
     def _send_answers(self) -> None:
-        """Write TLS's own answers, such as new keys; TLS 1.2 declines a new handshake."""
+        """Write TLS's own answers, such as new keys. Cut a peer that causes too many of them."""
         if self._full:
             self._unread_answer_bytes += self._shared.outgoing.pending
         if (

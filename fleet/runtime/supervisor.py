@@ -242,7 +242,7 @@ class Supervisor:
             now_s = time.monotonic()
             self._start_due(now_s)
             self._advance(now_s)
-            if self._phase is Phase.DRAINING and self._stopped(now_s):
+            if self._phase is Phase.DRAINING and self._is_stopped(now_s):
                 return 0
             wait_s = max(0.0, self._next_due_s(now_s) - now_s)
             ready = self._selector.select(wait_s)
@@ -465,7 +465,7 @@ class Supervisor:
         for worker in self._workers:
             self.send_signal(worker, signal.SIGTERM)
 
-    def _stopped(self, now_s: float) -> bool:
+    def _is_stopped(self, now_s: float) -> bool:
         """Whether no child is left, or the remaining children have used up their time."""
         left = self._running()
         if not left:

@@ -84,7 +84,7 @@ def test_console_producer_consumer_and_their_group(
 
 
 @pytest.mark.proves("Java", "produce", "consume", "client 4.4")
-def test_a_client_that_tells_whom_it_expects_is_served(
+def test_client_naming_the_expected_broker_is_served(
     fleet: LocalFleet, relays: Relays, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """The newest client library, of which there are no brokers: it begins with ApiVersions v5 (KIP-1242)."""

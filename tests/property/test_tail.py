@@ -80,7 +80,7 @@ def rewritten(layout: Streamed, tail: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [b"", b"\x03\x02ab"])
-def test_any_length_but_one_is_filled(kept: bytes) -> None:
+def test_padding_fills_any_length_except_one(kept: bytes) -> None:
     fields = [TaggedField(3, kept)] if kept else []
     for size in (*range(300), *range(16_370, 16_400), *range(65_500, 65_560)):
         filled = fit(b"", fields, size)
@@ -98,7 +98,7 @@ def test_a_field_has_any_length_but_a_few() -> None:
             assert (tag, sum(read_varint(memoryview(head), pos))) == (126, size)
 
 
-def test_a_count_that_becomes_longer() -> None:
+def test_padding_accounts_for_a_longer_count() -> None:
     """With 127 fields the next one makes the count of fields longer, by a byte."""
     fields = [TaggedField(tag, tagged(tag, b"")) for tag in range(1, 128) if tag != 100]
     for room in range(0, 8):

@@ -25,7 +25,7 @@ def test_compatibility_page_lists_what_tests_prove() -> None:
     assert found == expected, f"the page is out of date; run the new tests, then {COMMAND}"
 
 
-def test_marks_are_read_where_they_stand() -> None:
+def test_proof_marks_of_a_test_are_read() -> None:
     test = f"{PATH}::test_some"
     assert declared_in(SOURCE, PATH) == {
         Proof("Java", "TLS", test),
@@ -49,7 +49,7 @@ def test_a_mark_that_the_page_would_miss_is_refused(source: str) -> None:
         declared_in(source, PATH)
 
 
-def test_a_page_has_what_was_proved_and_by_what() -> None:
+def test_page_lists_each_proof_and_its_test() -> None:
     text = render({Proof("Java", "TLS", f"{PATH}::test_some")}, {"Java": "9.9"}, "8.8")
     assert "| | | Java 9.9 |" in text
     assert "| TLS | to the fleet | yes |" in text

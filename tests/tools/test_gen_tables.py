@@ -77,7 +77,7 @@ def test_committed_tables_are_those_of_the_definitions(messages: list[Message]) 
     assert gen_tables.render(messages, JAR.name) == gen_tables.OUTPUT.read_text()
 
 
-def test_check_tells_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stale = tmp_path / "_tables.py"
     stale.write_text(
         gen_tables.OUTPUT.read_text().replace('Api("Fetch", 4, 18, 12)', 'Api("Fetch", 4, 15, 12)')
@@ -258,7 +258,7 @@ def test_a_new_field_of_the_known_form_is_rewritten(messages: list[Message]) -> 
     assert b"".join(parts) == raw[4:22] + b"\0\1z\0\0\0\7"
 
 
-def test_an_exception_that_names_nothing_is_noticed(messages: list[Message]) -> None:
+def test_exception_for_a_missing_field_is_reported(messages: list[Message]) -> None:
     without = [message for message in messages if message.name != "DescribeAcls"]
     assert gen_tables.unaccounted(without) == [
         "DescribeAclsResponse.Resources.Acls.Host is listed as harmless and does not exist"

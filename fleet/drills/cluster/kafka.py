@@ -185,7 +185,9 @@ class KafkaCluster:
         """
         deadline_s = time.monotonic() + limit_s
         expected = {broker_id for broker_id, process in self._processes.items() if process.poll() is None}
-        clients = [AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._of(expected)]
+        clients = [
+            AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._addresses_of(expected)
+        ]
         while clients:
             self._check_alive(expected)
             if _registered(clients[0], self.cluster_id()) >= expected:
@@ -329,7 +331,7 @@ class KafkaCluster:
     def _data(self, broker_id: BrokerId) -> Path:
         return self._folder / "data" / f"kafka-{broker_id}"
 
-    def _of(self, broker_ids: set[BrokerId]) -> list[Endpoint]:
+    def _addresses_of(self, broker_ids: set[BrokerId]) -> list[Endpoint]:
         return [Endpoint(self.brokers[known].host, self.brokers[known].port) for known in sorted(broker_ids)]
 
     def _write_properties(self) -> None:

@@ -148,7 +148,7 @@ class TestMaking:
         }
 
     @pytest.mark.parametrize("left", ["ca.pem", "ca-key.pem", "p3.key", "p1.crt"])
-    def test_nothing_is_written_over(self, folder: Path, left: str) -> None:
+    def test_existing_files_are_not_overwritten(self, folder: Path, left: str) -> None:
         for path in folder.iterdir():
             if path.name != left:
                 path.unlink()
@@ -214,12 +214,12 @@ class TestChecking:
         checking.check_member(load(file, {}), "p1")
         assert checking.check_present(load(file, {})) == ()
 
-    def test_right_files_are_right(self, settings: Settings) -> None:
+    def test_valid_files_are_accepted(self, settings: Settings) -> None:
         for proxy_id in MEMBERS:
             checking.check_member(settings, proxy_id)
         assert checking.check_present(settings) == ()
 
-    def test_a_member_needs_its_own_files_and_nobody_else_s(self, settings: Settings, folder: Path) -> None:
+    def test_member_needs_only_its_own_files(self, settings: Settings, folder: Path) -> None:
         for name in ("p2.crt", "p2.key", "p3.key"):
             (folder / name).unlink()
         checking.check_member(settings, "p1")
@@ -271,7 +271,7 @@ class TestChecking:
         assert "ca.pem: is not valid now" in found
 
     @pytest.mark.parametrize(("fleet", "proxy_id"), [("demo", "p2"), ("other", "p1")])
-    def test_a_certificate_of_somebody_else(
+    def test_certificate_of_another_member_is_reported(
         self, settings: Settings, folder: Path, fleet: str, proxy_id: str
     ) -> None:
         issuing.renew(fleet, [proxy_id], folder, 30, NOW)
@@ -280,7 +280,7 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert f"p1.crt: must name fleet://demo/p1, but names fleet://{fleet}/{proxy_id}; issue it" in found
 
-    def test_a_certificate_of_nobody(self, settings: Settings, folder: Path) -> None:
+    def test_certificate_without_a_member_is_reported(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.crt").write_bytes((folder / "ca.pem").read_bytes())
         (folder / "p1.key").write_bytes((folder / "ca-key.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -324,7 +324,7 @@ def test_renewal_names_the_wrong_file_of_the_authority(folder: Path, name: str) 
     )
 
 
-def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
+def test_expiry_of_a_file_without_a_certificate_is_none(folder: Path) -> None:
     assert checking.file_expiry(folder / "none") is None
     assert checking.file_expiry(folder / "p1.key") is None
 
@@ -377,7 +377,7 @@ class TestListeners:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "UTC; renew the certificate" in found
 
-    def test_a_probe_that_no_member_would_take(self, settings: Settings, tmp_path: Path) -> None:
+    def test_refused_probe_certificate_is_reported(self, settings: Settings, tmp_path: Path) -> None:
         stranger = Authority(tmp_path / "else", "others").issue("probe")
         for mine, other in ((stranger.certificate, "probe.crt"), (stranger.key, "probe.key")):
             (tmp_path / "tls" / other).write_bytes(mine.read_bytes())
@@ -385,7 +385,7 @@ class TestListeners:
         assert "listener_tls.external.probe_certificate: " in found
         assert "members could not probe this listener: its certificate is refused" in found
 
-    def test_ciphers_that_there_are_not(self, authority: Authority, tmp_path: Path) -> None:
+    def test_unknown_ciphers_are_reported(self, authority: Authority, tmp_path: Path) -> None:
         settings = load(self.file(tmp_path, ciphers="ROT13"), {})
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.ciphers: " in found
@@ -460,7 +460,7 @@ class TestAdmin:
         issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.member_hosts(made))
         return made
 
-    def test_right_files_are_right(self, settings: Settings) -> None:
+    def test_valid_files_are_accepted(self, settings: Settings) -> None:
         for proxy_id in MEMBERS:
             checking.check_member(settings, proxy_id)
         assert checking.check_present(settings) == ()
@@ -522,7 +522,7 @@ class TestAdmin:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "its certificate is refused: unable to get local issuer certificate" in found
 
-    def test_an_authority_that_is_none(self, settings: Settings, folder: Path) -> None:
+    def test_file_that_is_no_authority_is_reported(self, settings: Settings, folder: Path) -> None:
         (folder / "ca.pem").write_text("nothing")
         (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"admin.tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
@@ -566,7 +566,7 @@ class TestUpstream:
         file.write_text(yaml.safe_dump({**tree(), "upstream": {"tls": tls, "sasl": sasl}}, sort_keys=False))
         return load(file, {})
 
-    def test_right_files_are_right(self, settings: Settings) -> None:
+    def test_valid_files_are_accepted(self, settings: Settings) -> None:
         assert checking.check_upstream(settings, must_be_there=True) == ()
         assert checking.check_upstream(settings, must_be_there=False) == ()
 
@@ -617,7 +617,7 @@ class TestUpstream:
         assert re.search(rf": upstream\.tls\.{field}: {tmp_path / name}: ", found[0])
         assert report in found[0]
 
-    def test_a_variable_is_looked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_variable_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"env": "KAFKA_PASSWORD"}}
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}))

@@ -60,14 +60,14 @@ def test_file_that_cannot_be_read_is_blamed_on_its_field(pair: Pair, tmp_path: P
 
 
 @pytest.mark.parametrize("style", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-def test_encrypted_key_is_called_so(pair: Pair, style: PrivateFormat) -> None:
+def test_encrypted_key_is_named_as_encrypted(pair: Pair, style: PrivateFormat) -> None:
     key = load_pem_private_key(pair.key.read_bytes(), None)
     pair.key.write_bytes(key.private_bytes(Encoding.PEM, style, BestAvailableEncryption(b"secret")))
     error = refusal(pair)
     assert (error.field, error.rule) == ("probe_key", "is encrypted")
 
 
-def test_files_in_each_other_s_place_are_named(pair: Pair) -> None:
+def test_swapped_files_are_named(pair: Pair) -> None:
     error = refusal(Pair(pair.key, pair.certificate))
     assert (error.field, error.rule) == (
         "probe_certificate",

@@ -242,7 +242,7 @@ async def test_reset_is_reported_immediately(network: Network) -> None:
 
 
 class TestHello:
-    async def test_the_answer_says_who_was_reached(self, network: Network) -> None:
+    async def test_hello_answer_names_the_reached_member(self, network: Network) -> None:
         await network.start("p1", incarnation=77)
         stranger = await network.connect("p1")
         stranger.hello()
@@ -638,7 +638,7 @@ async def test_a_peer_that_refuses_is_not_dialled_ten_times_a_second(
     server.close()
 
 
-async def test_a_name_that_cannot_be_does_not_end_the_dialling(
+async def test_invalid_name_does_not_end_the_dialling(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialled = 0

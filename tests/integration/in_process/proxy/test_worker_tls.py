@@ -495,7 +495,7 @@ async def test_client_that_never_answers_the_goodbye_is_cut(
         writer.transport.abort()
 
 
-async def test_worker_that_stops_sends_its_clients_away_in_order(
+async def test_stopping_worker_answers_requests_before_it_closes(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as at:

@@ -111,7 +111,7 @@ class TestLinks:
 
         assert one.frames[-1] == ("p2", Kind.RAFT, b"the last word")
 
-    def test_control_s_event_loop_does_the_same(self, tmp_path: Path, folder: Path) -> None:
+    def test_link_works_on_controls_event_loop(self, tmp_path: Path, folder: Path) -> None:
         """uvloop has its own TLS implementation."""
         foreign = made(tmp_path / "foreign")
 
@@ -249,7 +249,7 @@ class TestRefusals:
         await self.refused(network, caplog, one, two, "it speaks TLS, and this member has no peer_tls")
 
     @pytest.mark.parametrize("kind", ["no certificate", "TLS 1.2", "a HELLO", "a pickle"])
-    async def test_a_stranger_learns_nothing_and_is_not_listened_to(
+    async def test_stranger_gets_no_data_and_is_ignored(
         self, network: Network, folder: Path, taken: list[int], caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
@@ -324,7 +324,7 @@ class TestReplay:
         return one, bytes(sent_bytes), bytes(answered)
 
     @pytest.mark.parametrize("pace", ["at once", "as it was sent"])
-    async def test_a_member_takes_nothing_of_it(
+    async def test_listening_member_refuses_an_unverified_peer(
         self,
         network: Network,
         folder: Path,
@@ -350,7 +350,7 @@ class TestReplay:
         assert len(taken) == before
         assert (len(one.frames), one.changes) == (3, ["+p2", "-p2"])
 
-    async def test_nor_does_one_that_dials(
+    async def test_dialling_member_refuses_an_unverified_peer(
         self,
         network: Network,
         folder: Path,
@@ -394,7 +394,7 @@ class TestRotation:
 
         await until(lambda: (one.events_seen, two.events_seen) == (["+p2", "+p3"], ["+p1", "+p3"]))
 
-    async def test_in_the_middle_of_one_the_former_files_stay_in_use(
+    async def test_previous_files_stay_in_use_during_a_rotation(
         self, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         held = tls(folder, "p1")
@@ -420,7 +420,7 @@ class TestRotation:
             == 2
         )
 
-    async def test_files_that_come_late_are_used_when_they_come(
+    async def test_late_files_are_used_as_soon_as_they_exist(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         away = (folder / "p1.crt").rename(folder / "away")
@@ -447,7 +447,7 @@ class TestFiles:
         with pytest.raises(OSError, match="cannot use the certificates of this member"):
             tls(folder, "p1").context(server=True)
 
-    def test_every_end_of_a_connection_has_words(self) -> None:
+    def test_every_end_of_a_connection_is_explained(self) -> None:
         assert explain(ConnectionResetError(104, "reset")) == "connection lost: [Errno 104] reset"
         assert explain(ConnectionResetError()) == "closed during the handshake; see the peer's log"
         assert explain(ssl.SSLError("as it is")) == "as it is"
