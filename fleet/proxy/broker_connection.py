@@ -124,9 +124,9 @@ class BrokerConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _hold_response(self, client: ClientConnection) -> int:
-        """Account for a response that is held or paused; pause reading while there is work on the response.
+        """Account for a response that is held or paused. Pause reading while there is work on the response.
 
-        Returns: how many bytes of the response may be in the client's transport as views, not as copies.
+        Returns: the bytes that are no longer held. The client's transport may keep them as views.
         """
         written_bytes = client.note_response()
         if client.session.is_working:

@@ -119,7 +119,7 @@ class Upstreams:
             self._note(candidate.broker_id, up=True)
 
     def failed(self, candidate: Candidate, now_s: float) -> bool:
-        """Note that a broker could not be reached; returns whether its address was up before."""
+        """Note that a broker could not be reached. Returns: whether its address was up before."""
         down = self._down.get(candidate.endpoint)
         if candidate.broker_id is not None:
             self._note(candidate.broker_id, up=False)

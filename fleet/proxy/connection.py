@@ -313,7 +313,7 @@ class ClientConnection(asyncio.Protocol):
         return sum(len(piece) for piece in self.queue) + len(self.unconsumed)
 
     def attach_broker(self, broker: BrokerConnection) -> bool:
-        """Attach the connected broker; returns False if the client has left by now."""
+        """Attach the connected broker. Returns: False if the client has left by now."""
         if self.state is not State.DIALING:
             return False
         self.state = State.JOINED

@@ -81,11 +81,11 @@ class ConnectionLimiter:
                 quota.connections -= 1
 
     def ask_for_broker(self, connection: ClientConnection) -> LimitExceeded | None:
-        """Admit a connection that needs a broker; returns the error if a limit is reached."""
+        """Admit a connection that needs a broker. Returns: the error if a limit is reached."""
         return self.admission.ask_for_broker(connection)
 
     def start(self) -> PeriodicCallback:
-        """Sweep until `stop`; failures of sweeps show in the returned callback's ``failed``."""
+        """Sweep until `stop`. Returns: the callback of the sweeps; ``failed`` has the error of a sweep."""
         self._rare_sweeps = PeriodicCallback(self._timeout_policy.rare_sweep_s, self._sweep_rarely)
         return self._rare_sweeps
 

@@ -86,13 +86,16 @@ class Pipe:
         return self.active_bodies < self.max_bodies
 
     def fill(self, source: int, most_bytes: int) -> int:
-        """Put in bytes that a socket has received; returns 0 at its end. Raises: BlockingIOError, OSError."""
+        """Put in bytes that a socket has received. Returns: their number; 0 at the end of the socket's bytes.
+
+        Raises: BlockingIOError, OSError
+        """
         count = os.splice(source, self._into, most_bytes, flags=self._flags)
         self.filled_bytes += count
         return count
 
     def empty(self, to: int, size_bytes: int) -> bytes:
-        """Move bytes to a socket; returns the bytes that the socket does not take now. Raises: OSError."""
+        """Move bytes to a socket. Returns: the bytes that the socket does not take now. Raises: OSError."""
         try:
             while size_bytes:
                 size_bytes -= os.splice(self._out, to, size_bytes, flags=self._flags)

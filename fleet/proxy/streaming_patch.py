@@ -126,7 +126,7 @@ class Stream:
         return pos
 
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:
-        """Scan the bytes that have arrived; returns where to continue, perhaps beyond them."""
+        """Scan the bytes that have arrived. Returns: the position to continue from, perhaps beyond them."""
         # The scanner keeps its chunk until the next one, perhaps for long: a released view holds no memory.
         with view[:stop] as chunk:
             try:

@@ -269,7 +269,7 @@ class TlsTransport(asyncio.Protocol):
             self._socket.resume_reading()
 
     def _shake_hands(self, received: bytes = b"") -> bool:
-        """Continue the handshake with the bytes just received; returns whether it is complete."""
+        """Continue the handshake with the bytes just received. Returns: whether it is complete."""
         try:
             self._tls.do_handshake()
         except _WantRead:
@@ -352,7 +352,7 @@ class TlsTransport(asyncio.Protocol):
             self._socket.write(self._shared.outgoing.read())
 
     def _end(self) -> bool:
-        """Handle the end of the other side's bytes; returns whether bytes may still go there."""
+        """Handle the end of the other side's bytes. Returns: whether the other side may still get bytes."""
         if self._closing:
             self._socket.close()
             return False

@@ -347,7 +347,7 @@ def test_configuration_page_commands_run(
         Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()
 
 
-def test_commands_of_the_walk_through(
+def test_commands_of_the_walk_through_run(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the file that is on the page; the first member runs with what was installed for it."""
@@ -406,7 +406,7 @@ def test_wrong_line_fails(text: str, shared: Machines, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=NEWCOMERS) if each == FIRST_READ else each for each in SHARED]
 )
-def test_commands_of(
+def test_commands_of_each_page_run(
     page: str,
     shared: Machines,
     kafka: KafkaCluster,

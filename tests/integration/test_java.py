@@ -184,7 +184,9 @@ def test_configurations_are_described_without_addresses_and_set(
 
 
 @pytest.mark.proves("Java", "administration", "addresses")
-def test_the_cluster_and_its_quorum(fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster) -> None:
+def test_cluster_id_and_quorum_are_described_without_addresses(
+    fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster
+) -> None:
     """DescribeQuorum names the controllers' listeners from v2 on, and clients learn the names alone."""
     bootstrap = ("--bootstrap-server", fleet.bootstrap())
     assert f"Cluster ID: {kafka.cluster_id()}" in kafka_tool(CLUSTER, "cluster-id", *bootstrap)

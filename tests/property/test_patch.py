@@ -215,7 +215,7 @@ def test_unknown_tags_are_kept(key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [v for k, v in CASES if k == 0])
-def test_node_endpoints_among_other_tags_of_produce(version: int) -> None:
+def test_produce_endpoints_are_patched_among_other_tags(version: int) -> None:
     endpoint = struct.pack(">i", 1) + b"\x06kafka" + struct.pack(">i", 9092) + b"\0\0"
     unchanged = struct.pack(">i", -1) + b"\x01" + struct.pack(">i", -1) + b"\0\0"
     host, port = advertised(1)

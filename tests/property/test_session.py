@@ -110,7 +110,7 @@ def test_frames_pass_byte_by_byte(seed: int) -> None:
 
 @thorough
 @given(seed=st.integers(0, 2**32), turns=st.lists(st.integers(1, 3_000), min_size=1, max_size=30))
-def test_both_directions_at_once(seed: int, turns: list[int]) -> None:
+def test_answers_before_the_end_of_requests_pass(seed: int, turns: list[int]) -> None:
     """The broker answers as soon as it has seen a request, wherever the client is."""
     script = write_script(seed, 6)
     play = Play.new()
@@ -170,7 +170,7 @@ def test_client_garbage_raises_only_wire_errors(data: list[bytes]) -> None:
     seed=st.integers(0, 2**32),
     damage=st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), min_size=1, max_size=6),
 )
-def test_damaged_requests(seed: int, damage: list[tuple[int, int]]) -> None:
+def test_damaged_requests_give_equal_results_at_any_split(seed: int, damage: list[tuple[int, int]]) -> None:
     stream = bytearray(write_script(seed, 5).to_proxy)
     for at, value in damage:
         stream[at % len(stream)] = value

@@ -150,7 +150,7 @@ def test_too_long_tail_is_blanked_while_it_arrives(key: int, version: int) -> No
             assert not any(wanted[8 + len(start) + 12 :])
 
 
-def test_a_response_is_followed_by_others() -> None:
+def test_responses_after_a_streamed_one_are_patched() -> None:
     records = partition(1, b"r" * 300)
     with_nodes = framed(before_tail(1, records) + tail(1, array(endpoint(1, "H" * 20, 9092))))
     without = framed(before_tail(1, records, partition(1, None)) + b"\0")

@@ -1,4 +1,4 @@
-"""The end of Fetch and ShareFetch responses keeps its length, whatever stands in it."""
+"""The end of Fetch and ShareFetch responses keeps its length, whatever it contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUTS = {key: layout for key, _, _, layout in PATCHED if isinstance(layout, St
 FETCH, SHARE_FETCH = LAYOUTS[1], LAYOUTS[78]
 OURS = "proxy-1.example"
 HOLES = (130, 16_387, 2_097_156)
-"""What one tagged field with a tag of one byte cannot be long: the length would need a byte more."""
+"""Lengths that no tagged field with a tag of one byte has: its length would need one more byte."""
 
 
 class Everywhere(Addresses):
@@ -120,10 +120,10 @@ def test_padding_accounts_for_a_longer_count() -> None:
     tags=st.sampled_from([b"\0", section(tagged(4, b"xyz"))]),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_addresses_of_any_length(
+def test_rewritten_addresses_of_any_length_fit_or_are_blanked(
     layout: Streamed, lengths: list[int], others: dict[int, bytes], rack: bytes, tags: bytes
 ) -> None:
-    """Where ours fit they stand there, and where not, nothing does; all else stays in its order."""
+    """The tail has the fleet's addresses if they fit, else none. All other fields keep their order."""
     hosts = [chr(ord("A") + number) * length for number, length in enumerate(lengths)]
     before = array(*(endpoint(number, host, 9092, rack, tags) for number, host in enumerate(hosts)))
     after = array(*(endpoint(number, OURS, 9101, rack, tags) for number, _ in enumerate(hosts)))

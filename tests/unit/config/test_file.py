@@ -193,7 +193,7 @@ def test_a_witness_votes_and_serves_nothing() -> None:
     assert settings.member("p1").to_member(settings).serves(1)
 
 
-def test_sparse_ids_ipv6_and_odd_names() -> None:
+def test_sparse_ids_ipv6_and_odd_names_are_accepted() -> None:
     data = changed("identities", {"ids": {1001: 0, 2001: 5}}, members=1)
     data["members"]["no"] = data["members"].pop("p1") | {"rack": "1a", "peer": "[::1]:7101"}
     settings = parse(data)
@@ -877,7 +877,7 @@ def test_aliases_do_not_exhaust_memory() -> None:
     assert "more than 100000 values" in mistakes("\n".join(lines))[0]
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: file not found"):
         load(tmp_path / "nowhere.yaml", {})
     with pytest.raises(ConfigError, match="is a directory"):

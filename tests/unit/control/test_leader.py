@@ -395,7 +395,7 @@ def test_cold_start_reassigns_nothing_within_the_grace(steady: Play) -> None:
     assert steady.reasons == ["takeover"]
 
 
-def test_an_operators_drain_and_undrain(steady: Play) -> None:
+def test_drain_moves_at_once_and_undrain_after_a_rest(steady: Play) -> None:
     steady.commit(DrainSet("p3", True)).run(0.0)
     assert steady.reasons == ["drain"]
     assert ("p3",) not in steady.owners.values()

@@ -157,7 +157,7 @@ class TestMaking:
             issuing.make("demo", MEMBERS, folder, 30, NOW)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {left: before}
 
-    def test_ids_as_long_as_they_may_be(self, tmp_path: Path) -> None:
+    def test_longest_ids_fit_into_a_certificate(self, tmp_path: Path) -> None:
         fleet, proxy_id = "f" * 63, "p_1." + "x" * 59
         issuing.make(fleet, [proxy_id], tmp_path, 1, NOW)
         names = read(tmp_path / f"{proxy_id}.crt").extensions.get_extension_for_class(
@@ -167,7 +167,7 @@ class TestMaking:
             f"fleet://{fleet}/{proxy_id}"
         ]
 
-    def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_unwritable_folder_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(CertificateError, match="cannot be written"):
             issuing.make("demo", MEMBERS, tmp_path / "file" / "certs", 30, NOW)
@@ -242,13 +242,13 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"peer_tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
 
-    def test_a_file_that_cannot_be_read(self, settings: Settings, folder: Path) -> None:
+    def test_unreadable_file_is_reported_with_its_path(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.key").unlink()
         (folder / "p1.key").mkdir()
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.key: cannot be read (is a directory); name the file in it" in found
 
-    def test_a_key_with_a_passphrase(self, settings: Settings, folder: Path) -> None:
+    def test_encrypted_key_is_reported_with_its_path(self, settings: Settings, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
@@ -256,7 +256,7 @@ class TestChecking:
         assert "p1.key: is encrypted; remove its passphrase" in found
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
-    def test_a_certificate_that_is_not_valid_now(
+    def test_certificate_outside_its_validity_is_refused(
         self, settings: Settings, folder: Path, shift: timedelta
     ) -> None:
         issuing.renew("demo", ["p1"], folder, 30, NOW + shift)
@@ -264,7 +264,7 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert f"is not valid now, but only from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" in found
 
-    def test_an_authority_that_has_expired(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
+    def test_expired_authority_is_reported(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
         issuing.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=issuing.CA_DAYS + 1))
         (folder / "ca.pem").write_bytes((tmp_path / "old" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -286,7 +286,7 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.crt: must name fleet://demo/p1, but names no member" in found
 
-    def test_a_certificate_of_another_authority(
+    def test_foreign_member_certificate_is_reported(
         self, settings: Settings, folder: Path, tmp_path: Path
     ) -> None:
         issuing.make("demo", MEMBERS, tmp_path / "foreign", 30, NOW)
@@ -366,7 +366,7 @@ class TestListeners:
         assert "listener_tls.external.certificate: " in found[0]
         assert "p2-external.crt: file not found; copy the file to this path; it comes from" in found[0]
 
-    def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
+    def test_key_of_another_certificate_is_reported(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.key: " in found

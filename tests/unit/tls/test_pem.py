@@ -106,7 +106,7 @@ def test_damaged_certificate_is_not_blamed_on_the_key(pair: Pair) -> None:
     assert error.rule.startswith("is not a PEM certificate that OpenSSL can read (")
 
 
-def test_two_files_joined_without_a_line_break(authority: Authority) -> None:
+def test_joined_files_without_a_line_break_are_reported(authority: Authority) -> None:
     whole = authority.certificate.read_bytes()
     authority.certificate.write_bytes(whole.rstrip() + whole)
     with pytest.raises(UnusableInput, match=r"client_ca: .*: line \d+ has text before -----BEGIN"):

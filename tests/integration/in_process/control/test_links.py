@@ -492,7 +492,7 @@ class TestVoters:
 
 
 class TestOneMemberTwice:
-    async def test_a_later_life_replaces_the_link(self, network: Network) -> None:
+    async def test_later_incarnation_replaces_the_link(self, network: Network) -> None:
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
         first.link(incarnation=1)
@@ -509,7 +509,7 @@ class TestOneMemberTwice:
         await first.close()
         await second.close()
 
-    async def test_new_connection_of_the_same_life_replaces_the_link(self, network: Network) -> None:
+    async def test_new_connection_of_the_incarnation_replaces_the_link(self, network: Network) -> None:
         """The peer has closed a connection, and this side has not received the end."""
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
@@ -520,7 +520,7 @@ class TestOneMemberTwice:
         await first.close()
         await second.close()
 
-    async def test_an_earlier_life_is_refused(
+    async def test_earlier_incarnation_is_refused(
         self, network: Network, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1")

@@ -152,7 +152,7 @@ class TestRefusals:
             await until(lambda: dial.await_count >= 3)
         assert len(caplog.records) <= 6, "each retry is not logged"
 
-    async def test_another_authority(
+    async def test_link_with_another_authority_is_refused(
         self, network: Network, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         foreign = made(tmp_path / "foreign")
@@ -160,7 +160,7 @@ class TestRefusals:
         two = await network.start("p2", tls=tls(foreign, "p2"))
         await self.refused(network, caplog, one, two, "its certificate is refused")
 
-    async def test_another_authority_of_the_dialling_side_alone(
+    async def test_link_trusting_another_authority_is_refused(
         self, network: Network, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The dialling side trusts both; with TLS 1.3 it learns of the refusal after its own handshake."""
@@ -179,7 +179,7 @@ class TestRefusals:
         )
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
-    async def test_a_certificate_that_is_not_valid_now(
+    async def test_certificate_outside_its_validity_is_refused(
         self,
         network: Network,
         folder: Path,
@@ -193,7 +193,7 @@ class TestRefusals:
         reason = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
         await self.refused(network, caplog, one, two, reason, "refused; see the peer's log")
 
-    async def test_another_member_s_certificate_at_the_dialling_side(
+    async def test_dialling_with_another_members_certificate_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
@@ -207,14 +207,14 @@ class TestRefusals:
             "refused; see the peer's log",
         )
 
-    async def test_another_member_s_certificate_at_the_listening_side(
+    async def test_answering_with_another_members_certificate_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p3"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         await self.refused(network, caplog, one, two, "the certificate names fleet://demo/p3")
 
-    async def test_another_fleet_of_the_same_authority(
+    async def test_certificate_of_another_fleet_is_refused(
         self,
         network: Network,
         folder: Path,
@@ -227,7 +227,7 @@ class TestRefusals:
         two = await network.start("p2", tls=tls(folder, "p2"))
         await self.refused(network, caplog, one, two, "the certificate names fleet://other/p2")
 
-    async def test_plaintext_against_tls(
+    async def test_plaintext_link_to_a_tls_member_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
@@ -241,7 +241,7 @@ class TestRefusals:
             "refused; see the peer's log",
         )
 
-    async def test_tls_against_plaintext(
+    async def test_tls_link_to_a_plaintext_member_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1")
