@@ -118,7 +118,7 @@ def test_cpu_is_reported_per_request_or_per_gigabyte() -> None:
     assert large == {"cpu_s_per_gb": 0.8, "member_cpu_s_per_gb": 1.0, "mb_per_s": 50}
 
 
-def test_direct_target_has_latency_but_no_cpu() -> None:
+def test_without_a_proxy_there_is_latency_and_no_cpu() -> None:
     assert measures("sync", Measured(10, 1_000, 1.0, 200.0, 900.0), None, None) == {
         "p50_us": 200.0,
         "p99_us": 900.0,
@@ -192,7 +192,7 @@ def test_threads_that_have_ended_still_count() -> None:
     assert process_cpu_s(os.getpid()) - before_s >= 0.05
 
 
-def test_cpu_time_of_an_ended_process_raises() -> None:
+def test_a_process_that_is_gone_is_an_error() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait(20)
     with pytest.raises(BenchError, match=str(child.pid)):
@@ -218,7 +218,7 @@ def test_the_peers_of_the_project_are_haproxy_and_the_forwarder() -> None:
     assert all(lines[name].forwards for name in ("haproxy", "forwarder"))
 
 
-def test_two_process_peers_differ_only_in_process_count() -> None:
+def test_peers_of_two_differ_from_those_of_one_in_that_alone() -> None:
     lines = peers.load(PEERS_OF_TWO)
     assert {name: lines[name] for name in ("haproxy", "forwarder")} == peers.load()
     assert dict(lines["haproxy-2"].files) == {
@@ -261,7 +261,9 @@ def test_the_machines_own_haproxy_is_taken_first(tmp_path: Path, monkeypatch: py
     assert haproxy.version(own) == "9.8.7-1"
 
 
-def test_missing_haproxy_error_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_haproxy_can_be_had_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_apt(package: str, program: str, folder: Path) -> None:
         raise FileNotFoundError("apt-get")
 
@@ -459,7 +461,7 @@ def test_idle_proxies_report_each_figure_separately() -> None:
     assert race.Share({"p50_us": 900.0}, s_per_record=0.1).beside(0.0) == {"p50_us": 900.0}  # no proxies
 
 
-def test_failing_client_is_reported() -> None:
+def test_client_that_fails_in_its_turn_is_reported() -> None:
     dead = "import sys; print('ready', flush=True); sys.stdin.readline(); sys.exit(1)"
     with (
         pytest.raises(BenchError, match="sync failed with fleet"),
@@ -468,7 +470,7 @@ def test_failing_client_is_reported() -> None:
         go()
 
 
-def test_progress_without_a_terminal_is_an_occasional_line() -> None:
+def test_progress_is_a_line_now_and_then_where_nobody_looks_on() -> None:
     # Found: an hour and a half of `make bench` said nothing where standard error was no terminal.
     out = io.StringIO()
     now_s = 100.0
@@ -481,7 +483,7 @@ def test_progress_without_a_terminal_is_an_occasional_line() -> None:
     assert out.getvalue() == "round 1 of 3: sync, [direct]\nround 1 of 3: small, fleet\n"
 
 
-def test_sparse_workload_over_tls_has_fewer_runs() -> None:
+def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
     plain = race.Plan(tls.WORKLOADS)
     plan = race.Plan(tls.WORKLOADS, counts=tls.COUNTS, runs=tls.RUNS)
     assert "sparse" in plan.workloads
@@ -557,7 +559,7 @@ def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
 
 
-def test_tls_is_refused_if_no_target_supports_it() -> None:
+def test_tls_is_refused_where_nobody_who_is_raced_speaks_it() -> None:
     with pytest.raises(
         BenchError, match="tls: none of fleet-pure is among direct, haproxy, forwarder, fleet"
     ):
@@ -567,7 +569,7 @@ def test_tls_is_refused_if_no_target_supports_it() -> None:
 # ---- the report
 
 
-def test_table_leaves_out_empty_figures() -> None:
+def test_the_table_leaves_out_what_says_nothing() -> None:
     found = figures(
         [
             *samples("cpu_us", haproxy=[10, 12], fleet=[14, 1416.4]),
@@ -638,7 +640,7 @@ def test_names_are_chosen_in_the_order_given_and_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["d", "a,d", "", " , "])
-def test_unknown_names_are_refused(text: str) -> None:
+def test_names_that_are_not_known_are_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="a, b, c"):
         chosen(text, ("a", "b", "c"), "--only")
 
@@ -683,12 +685,12 @@ def test_spread_of_connections_is_the_maximum_over_the_mean() -> None:
     assert most_to_mean([10, 10], [10, 210]) == 2.0
 
 
-def test_goals_without_a_measurement_are_left_out() -> None:
+def test_goals_that_nothing_was_measured_for_are_left_out() -> None:
     assert goals.verdicts([Sample("sync", "p50_us", "fleet", 0, 1.0)]) == []
     assert len({each.what for each in goals.GOALS}) == len(goals.GOALS)
 
 
-def test_every_goal_names_an_existing_measure() -> None:
+def test_goals_ask_for_measures_that_there_are() -> None:
     """Of the last run that was written down: a measure that is called otherwise now would be missing."""
     text = report.PAGE.read_text()
     assert all(f"| {each.what} |" in text for each in goals.GOALS)

@@ -53,9 +53,9 @@ def test_cut_request_and_repeated_record_are_failures(changes: dict[str, Any], f
     assert replace(MEASURED, **changes).failed is failed
 
 
-def test_line_names_the_client_that_waited_longest() -> None:
+def test_a_line_tells_who_waited_longest() -> None:
     assert line(moves(160.0)[1:]) == "drain 160 ms (java group), undrain 160 ms (java group)"
 
 
-def test_benchmark_clients_are_exact_clients_of_chaos_runs() -> None:
+def test_the_clients_are_ones_that_the_chaos_runs_know_and_exact() -> None:
     assert all(KINDS[each.workload].promise.exact for each in CLIENTS.values())

@@ -53,7 +53,7 @@ def test_instructions_include_callees() -> None:
     assert (instructions(lambda: work(30)) - more) == more - few
 
 
-def test_held_memory_is_the_peak_of_one_call() -> None:
+def test_held_is_what_a_call_takes_at_a_time() -> None:
     def one_after_the_other() -> None:
         for _ in range(10):
             bytes(100_000)

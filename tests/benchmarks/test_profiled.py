@@ -55,7 +55,7 @@ def test_ended_process_is_reported(tmp_path: Path) -> None:
         pytest.fail("nobody to watch")
 
 
-def test_peers_of_a_tls_side_come_from_its_section(tmp_path: Path) -> None:
+def test_peers_are_those_of_the_side_that_speaks_tls(tmp_path: Path) -> None:
     assert proxies(None, None) == peers.load()
     assert tuple(peers.load_sides()) == SIDES
     for side in SIDES:

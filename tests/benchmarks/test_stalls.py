@@ -18,19 +18,19 @@ from tests.chaos.seeded.workloads import KINDS
 KILL = {"java": Stall("p2", True, 217.0, 466.2), "aiokafka": Stall("p2", True, 204.9, 207.1)}
 
 
-def test_line_names_the_victim_and_the_wait_of_each_client() -> None:
+def test_a_line_tells_who_was_killed_and_what_each_client_waited() -> None:
     assert line(KILL) == (
         "killed p2, the Raft leader; longest stall: java 217 ms, its group 466 ms, "
         "aiokafka 205 ms, its group 207 ms"
     )
 
 
-def test_stall_measures_are_among_those_of_librdkafka() -> None:
+def test_stalls_are_measured_that_are_measured_of_librdkafka() -> None:
     assert set(MEASURES) < set(OF_LIBRDKAFKA)
     assert [KILL["java"].value(each) for each in MEASURES] == [217.0, 466.2]
 
 
-def test_benchmark_clients_are_exact_clients_of_chaos_runs() -> None:
+def test_the_clients_are_ones_that_the_chaos_runs_know_and_exact() -> None:
     assert all(KINDS[each.workload].promise.exact for each in CLIENTS.values())
 
 

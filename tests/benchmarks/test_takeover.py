@@ -124,7 +124,7 @@ def kill(advertised_ms: float | None, delivery_ms: float) -> Kill:
     return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms, 2, 0)
 
 
-def test_report_has_median_worst_and_missed_goals() -> None:
+def test_median_and_worst_and_what_they_miss() -> None:
     kills = [kill(40.0, 100.0), kill(90.0, 140.0), kill(600.0, 2000.0)]
     found = figures(kills)
     assert found["advertised_ms"] == Figures(90.0, 600.0)
@@ -200,7 +200,7 @@ def test_kills_become_samples_by_round_victim_and_client(monkeypatch: pytest.Mon
     ] == [(0, 200.0), (1, 200.0)]
 
 
-def test_stalls_of_other_clients_become_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_other_clients_the_stalls_are_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "run", outcome())
     monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN, aiokafka=CLEAN))
     found = list(takeover.samples(1))
@@ -230,7 +230,7 @@ def test_a_record_that_another_client_lost_is_a_failure(monkeypatch: pytest.Monk
         list(takeover.samples(1))
 
 
-def test_document_of_another_client_has_only_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_another_client_the_document_has_stalls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN))
     found = CliRunner().invoke(takeover.main, ["--client", "java", "--kills", "2", "--strict", "--json"])
     assert found.exit_code == 0, found.output
@@ -252,7 +252,7 @@ def test_document_of_another_client_has_only_stalls(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("client", "lost", "code"), [("recommended", 0, 0), ("aiokafka", 0, 0), ("aiokafka", 1, 1)]
 )
-def test_exit_code_is_that_of_the_requested_client(
+def test_the_exit_code_is_that_of_the_client_that_was_asked_for(
     client: str, lost: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover, "run", outcome(kill(40.0, 100.0)))

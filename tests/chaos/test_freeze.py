@@ -23,7 +23,9 @@ QUIET_S = 4.0
 
 @pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "silence")
-def test_frozen_member_is_taken_over_and_rejoins(fleet: LocalFleet, stage: Stage, note: Note) -> None:
+def test_a_frozen_member_is_taken_over_and_taken_in_again(
+    fleet: LocalFleet, stage: Stage, note: Note
+) -> None:
     with stage(fleet) as scene:
         victim = scene.member("leader")
         survivors = [each for each in fleet.members if each != victim]

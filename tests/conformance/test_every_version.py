@@ -66,7 +66,7 @@ def test_every_version_passes(there: Ground, messages: list[Message]) -> None:
     assert outcome.tried == {(key, v) for key, each in ranges.items() for v in range(each.low, each.high + 1)}
 
 
-def test_unknown_tagged_fields_pass(there: Ground, messages: list[Message]) -> None:
+def test_tagged_fields_that_nobody_knows_pass(there: Ground, messages: list[Message]) -> None:
     """In requests and responses, in headers and in every struct; also with the numbers that padding has."""
     conformance = there.through_the_fleet(unknown=0.5)
     outcome = conformance.run(2)
@@ -105,7 +105,7 @@ def test_client_expecting_another_node_must_rebootstrap(there: Ground) -> None:
     assert len(found) == 3 * 3 * 4
 
 
-def test_checks_find_every_address_without_a_fleet(there: Ground) -> None:
+def test_without_a_fleet_all_of_this_would_be_found(there: Ground) -> None:
     outcome = there.without_a_fleet().run(TIMES)
     assert {each.partition(" ")[0] for each in outcome.leaks} == WITH_ADDRESSES
     assert {each.partition(" ")[0] for each in outcome.differences} >= {*WITH_ADDRESSES, "ApiVersions"}

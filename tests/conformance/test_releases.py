@@ -78,7 +78,7 @@ def make_topic(there: Site, name: str, partitions: int) -> str:
     ],
     indirect=True,
 )
-def test_takeover_loses_no_record_of_any_client(there: Site, tmp_path: Path) -> None:
+def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> None:
     """Of librdkafka and the newest Java client: idempotent, transactional, in groups of both protocols."""
     fleet, kafka = there.fleet, there.kafka
     names = ["java", "transactional", *(["kip848"] if there.has_new_groups else [])]
@@ -135,7 +135,7 @@ def test_java_commits_transactions_as_the_release_does(there: Site) -> None:
 
 
 @pytest.mark.parametrize("there", RELEASES, indirect=True)
-def test_every_answer_equals_the_direct_one(there: Site) -> None:
+def test_every_answer_means_what_it_means_straight(there: Site) -> None:
     comparison = Comparison(there.kafka, advertised(there.fleet), CASES)
     outcome = comparison.run()
     assert outcome.differences == []

@@ -134,12 +134,12 @@ def test_every_entry_of_the_tables_is_needed() -> None:
         "    curl -H 'A: b' http://127.0.0.1\n    echo 'A: b'\n",
     ],
 )
-def test_unknown_line_is_found(text: str) -> None:
+def test_a_line_that_nobody_knows_is_found(text: str) -> None:
     with pytest.raises(AssertionError, match=r"page\.md:\d: .*PROGRAMS"):
         list(pages.commands("page.md", text))
 
 
-def test_lines_are_found_at_their_numbers() -> None:
+def test_lines_are_found_where_they_are() -> None:
     text = (
         "# A\n\n    make demo   # all\n\n- item\n\n      fleet top \\\n         --once\n      fleet status\n"
         "\n```\npip install .\n```\n"
@@ -323,7 +323,7 @@ SECURED: Final = {
     },
 }
 COPIED: Final = ("requirements/node.lock", "deploy/systemd/fleet@.service", "kafka_proxy_fleet-any.whl")
-"""Files that a machine gets in addition to the folder of step 1. Of the wheel only the name matters."""
+"""What a machine gets beside the folder of step 1; as much of the last as its name."""
 
 
 @pytest.fixture(scope="module")
@@ -338,16 +338,16 @@ def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield machines
 
 
-def test_configuration_page_commands_run(
+def test_commands_of_the_configuration(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page creates certificates and tokens, and one member answers with them."""
+    """Its one member answers with the certificates and tokens that the page has made."""
     fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT)
     with opened(with_file(fleet, lambda document: document.update(SECURED)), kafka) as machines:
         Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()
 
 
-def test_commands_of_the_walk_through_run(
+def test_commands_of_the_walk_through(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the file that is on the page; the first member runs with what was installed for it."""
@@ -398,7 +398,7 @@ def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
         "--scenario leader-kill --inject-command 'shh {host} true'",
     ],
 )
-def test_wrong_line_fails(text: str, shared: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         Page("docs/index.md", shared, monkeypatch).run_line(Line("docs/index.md", 1, text))
 
@@ -406,7 +406,7 @@ def test_wrong_line_fails(text: str, shared: Machines, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=NEWCOMERS) if each == FIRST_READ else each for each in SHARED]
 )
-def test_commands_of_each_page_run(
+def test_commands_of(
     page: str,
     shared: Machines,
     kafka: KafkaCluster,

@@ -136,7 +136,7 @@ def test_expendable_events_leave_room_for_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [True, False])
-def test_failing_disk_is_retried(tmp_path: Path, spoilt: bool) -> None:
+def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) -> None:
     path = tmp_path / "spool"
     if spoilt:
         path.mkdir()
@@ -154,7 +154,7 @@ def test_failing_disk_is_retried(tmp_path: Path, spoilt: bool) -> None:
         assert [each.record for each in spool.oldest(9)] == records(0, 3)
 
 
-def test_fleet_writes_events_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
+def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
     fleet = make_fleet(events={"topic_prefix": "events-e."})
     leader = fleet.leader()
     assert leader is not None
@@ -218,7 +218,7 @@ def test_fleet_writes_events_of_its_takeovers(kafka: KafkaCluster, make_fleet: M
     )
 
 
-def test_fleet_writes_events_of_its_traffic(
+def test_a_fleet_tells_of_what_passes(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
     """As many requests as the metrics count, bytes and all; each connection once, and why it has ended."""

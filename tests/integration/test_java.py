@@ -84,7 +84,7 @@ def test_console_producer_consumer_and_their_group(
 
 
 @pytest.mark.proves("Java", "produce", "consume", "client 4.4")
-def test_client_naming_the_expected_broker_is_served(
+def test_a_client_that_tells_whom_it_expects_is_served(
     fleet: LocalFleet, relays: Relays, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """The newest client library, of which there are no brokers: it begins with ApiVersions v5 (KIP-1242)."""
@@ -184,9 +184,7 @@ def test_configurations_are_described_without_addresses_and_set(
 
 
 @pytest.mark.proves("Java", "administration", "addresses")
-def test_cluster_id_and_quorum_are_described_without_addresses(
-    fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster
-) -> None:
+def test_the_cluster_and_its_quorum(fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster) -> None:
     """DescribeQuorum names the controllers' listeners from v2 on, and clients learn the names alone."""
     bootstrap = ("--bootstrap-server", fleet.bootstrap())
     assert f"Cluster ID: {kafka.cluster_id()}" in kafka_tool(CLUSTER, "cluster-id", *bootstrap)

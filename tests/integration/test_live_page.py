@@ -190,7 +190,7 @@ def test_a_takeover_is_seen_as_it_happens(
     assert serious(browser) == []
 
 
-def test_page_shows_a_fleet_that_dies_member_by_member(started: LocalFleet, browser: Chrome) -> None:
+def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> None:
     """The page says in red that what is known grows old, and then that it is; a terminal goes from one teller
     to the next, and says the same. How many live in the beginning does not matter."""
     *tellers, last = started.running

@@ -112,7 +112,7 @@ def test_name_that_hangs_delays_clients_of_no_other_broker(named: Named) -> None
     assert any(said in each and "no address for" in each for each in named.log().splitlines())
 
 
-def test_time_limits_leave_no_unread_exception(named: Named) -> None:
+def test_time_limits_leave_no_exception_that_nobody_reads(named: Named) -> None:
     """Found: ten lines "Future exception was never retrieved" in 30 s, with a traceback each."""
     before = named.server.asked[named.names[HANGS]]
     wait_for(lambda: named.server.asked[named.names[HANGS]] > before + QUESTIONS, "a look-up has failed")

@@ -100,7 +100,7 @@ def knocks(couple: Couple) -> Iterator[Knocks]:
     made.close()
 
 
-def test_broker_state_found_by_one_worker_reaches_the_other(couple: Couple, knocks: Knocks) -> None:
+def test_both_workers_know_what_one_found_out(couple: Couple, knocks: Knocks) -> None:
     """Clients of both lose their connections at once; those that come then are refused, and nobody dials."""
     fleet, link = couple
     port = identity_port(fleet, ME, DOWN)

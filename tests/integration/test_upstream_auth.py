@@ -233,7 +233,7 @@ def test_documented_rights_suffice_for_fleet_and_clients(
 
 
 @pytest.mark.parametrize("taken", ["Create", "Write", "Read"])
-def test_every_documented_right_is_needed(
+def test_none_of_the_rights_that_are_documented_can_be_spared(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured, tmp_path: Path, taken: str
 ) -> None:
     """What needs the one that is taken away says which topic it may not use."""

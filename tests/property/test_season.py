@@ -57,7 +57,7 @@ def noisy(load: Load, seed: int) -> Load:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_season_of_a_day_is_learned(seed: int) -> None:
+def test_a_day_is_learned(seed: int) -> None:
     """Better than what the last half hour had, which is always half an hour late."""
     load = noisy(daily, seed)
     told = error(load, 6, lambda known, _: known.predict(AHEAD))

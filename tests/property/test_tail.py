@@ -1,4 +1,4 @@
-"""The end of Fetch and ShareFetch responses keeps its length, whatever it contains."""
+"""The end of Fetch and ShareFetch responses keeps its length, whatever stands in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUTS = {key: layout for key, _, _, layout in PATCHED if isinstance(layout, St
 FETCH, SHARE_FETCH = LAYOUTS[1], LAYOUTS[78]
 OURS = "proxy-1.example"
 HOLES = (130, 16_387, 2_097_156)
-"""Lengths that no tagged field with a tag of one byte has: its length would need one more byte."""
+"""What one tagged field with a tag of one byte cannot be long: the length would need a byte more."""
 
 
 class Everywhere(Addresses):
@@ -80,7 +80,7 @@ def rewritten(layout: Streamed, tail: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [b"", b"\x03\x02ab"])
-def test_padding_fills_any_length_except_one(kept: bytes) -> None:
+def test_any_length_but_one_is_filled(kept: bytes) -> None:
     fields = [TaggedField(3, kept)] if kept else []
     for size in (*range(300), *range(16_370, 16_400), *range(65_500, 65_560)):
         filled = fit(b"", fields, size)
@@ -98,7 +98,7 @@ def test_a_field_has_any_length_but_a_few() -> None:
             assert (tag, sum(read_varint(memoryview(head), pos))) == (126, size)
 
 
-def test_padding_accounts_for_a_longer_count() -> None:
+def test_a_count_that_becomes_longer() -> None:
     """With 127 fields the next one makes the count of fields longer, by a byte."""
     fields = [TaggedField(tag, tagged(tag, b"")) for tag in range(1, 128) if tag != 100]
     for room in range(0, 8):
@@ -120,10 +120,10 @@ def test_padding_accounts_for_a_longer_count() -> None:
     tags=st.sampled_from([b"\0", section(tagged(4, b"xyz"))]),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_rewritten_addresses_of_any_length_fit_or_are_blanked(
+def test_addresses_of_any_length(
     layout: Streamed, lengths: list[int], others: dict[int, bytes], rack: bytes, tags: bytes
 ) -> None:
-    """The tail has the fleet's addresses if they fit, else none. All other fields keep their order."""
+    """Where ours fit they stand there, and where not, nothing does; all else stays in its order."""
     hosts = [chr(ord("A") + number) * length for number, length in enumerate(lengths)]
     before = array(*(endpoint(number, host, 9092, rack, tags) for number, host in enumerate(hosts)))
     after = array(*(endpoint(number, OURS, 9101, rack, tags) for number, _ in enumerate(hosts)))
@@ -192,7 +192,7 @@ def test_a_field_that_is_not_as_long_as_its_array_is_refused() -> None:
             rewrite(memoryview(section(tagged(0, value), tagged(5, b"\0" * 40))), FETCH, Everywhere())
 
 
-def test_tail_without_a_free_padding_tag_is_rejected() -> None:
+def test_so_many_fields_that_no_number_is_left_are_refused() -> None:
     others = [tagged(tag, b"") for tag in range(1, 128)]
     with pytest.raises(MalformedFrame):
         rewrite(memoryview(section(tagged(0, array(endpoint(1, "A" * 20, 1))), *others)), FETCH, Everywhere())
@@ -200,7 +200,7 @@ def test_tail_without_a_free_padding_tag_is_rejected() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("size", [TAIL_LIMIT_BYTES + 1, *range(2_097_153, 2_097_162), 2**31 - 1])
-def test_blank_tail_has_no_address_and_only_padding_tags(layout: Streamed, size: int) -> None:
+def test_the_head_of_a_blank_tail(layout: Streamed, size: int) -> None:
     head = blank_head(layout, size)
     assert len(head) <= 12
     if size < 1 << 22:

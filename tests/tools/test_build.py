@@ -123,7 +123,7 @@ def test_missing_programs_are_named_at_once_with_their_commands(bare_machine: Pa
         ("nonsense", "nonsense", ["Java 17 or newer", "Go 1.21 or newer"]),
     ],
 )
-def test_program_versions_are_checked(bare_machine: Path, java: str, go: str, missing: list[str]) -> None:
+def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing: list[str]) -> None:
     pretend(bare_machine, "python3", "")
     pretend(bare_machine, "mvn", "")
     pretend(bare_machine, "java", java)
@@ -200,7 +200,7 @@ def test_maven_takes_only_what_has_its_checksum(tmp_path: Path, checksum: str | 
         assert "Checksum validation failed" in done.stdout + done.stderr
 
 
-def test_maven_is_only_run_with_its_fixed_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_runs_maven_in_no_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[tuple[str, ...]] = []
 
     def record(command: tuple[str, ...], **_: object) -> None:

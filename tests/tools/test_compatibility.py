@@ -20,12 +20,12 @@ async def test_some(one): ...
 """
 
 
-def test_compatibility_page_lists_what_tests_prove() -> None:
-    found, expected = (KCAT_VERSION.sub("kcat", text) for text in (PAGE.read_text(), compatibility.page()))
-    assert found == expected, f"the page is out of date; run the new tests, then {COMMAND}"
+def test_the_page_is_what_the_tests_declare() -> None:
+    found, wanted = (KCAT_VERSION.sub("kcat", text) for text in (PAGE.read_text(), compatibility.page()))
+    assert found == wanted, f"run the tests that are new, and {COMMAND}"
 
 
-def test_proof_marks_of_a_test_are_read() -> None:
+def test_marks_are_read_where_they_stand() -> None:
     test = f"{PATH}::test_some"
     assert declared_in(SOURCE, PATH) == {
         Proof("Java", "TLS", test),
@@ -49,7 +49,7 @@ def test_a_mark_that_the_page_would_miss_is_refused(source: str) -> None:
         declared_in(source, PATH)
 
 
-def test_page_lists_each_proof_and_its_test() -> None:
+def test_a_page_has_what_was_proved_and_by_what() -> None:
     text = render({Proof("Java", "TLS", f"{PATH}::test_some")}, {"Java": "9.9"}, "8.8")
     assert "| | | Java 9.9 |" in text
     assert "| TLS | to the fleet | yes |" in text

@@ -105,7 +105,7 @@ def test_dashboard_queries_use_exposed_or_recorded_metrics() -> None:
         assert metric in EXPOSED
 
 
-def test_dashboard_linter_has_no_findings() -> None:
+def test_the_linter_has_nothing_against_the_dashboard() -> None:
     assert list(complaints(dashboard())) == []
 
 
@@ -174,7 +174,7 @@ def test_every_reason_for_suspicion_is_counted_from_the_start() -> None:
     assert set(re.findall(r'return .*?"(\w+)"', judgement)) == set(SUSPICIONS)
 
 
-def test_dashboard_shows_every_requested_subject() -> None:
+def test_the_dashboard_shows_all_that_was_asked_for() -> None:
     asked = " ".join(ASKED)
     for metric in (
         "fleet_identity_owner",

@@ -84,7 +84,7 @@ def test_member_folders_admit_only_their_member() -> None:
 
 
 @pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])
-def test_chart_has_the_current_alert_rules(name: str) -> None:
+def test_the_chart_has_the_rules_of_today(name: str) -> None:
     """A chart cannot read beyond its folder, so it has copies."""
     assert (CHART / "files" / name).read_text() == (PROMETHEUS / name).read_text()
 
@@ -112,7 +112,7 @@ def test_compose_members_are_those_of_the_configuration(compose: dict[str, Any])
     assert all(str(each.data_dir).startswith("/var/lib/fleet/") for each in settings.members.values())
 
 
-def test_compose_file_mounts_existing_files(compose: dict[str, Any]) -> None:
+def test_the_compose_file_mounts_what_there_is(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
@@ -172,7 +172,7 @@ def test_the_charts_schema_takes_a_digest() -> None:
         "latest",
     ],
 )
-def test_chart_schema_refuses_an_invalid_digest(digest: str) -> None:
+def test_the_charts_schema_refuses_what_is_no_digest(digest: str) -> None:
     assert schema_problems(chart_values(digest=digest)) == ["$.image.digest"]
 
 
@@ -219,7 +219,7 @@ def test_container_stages_begin_with_the_named_image(compose: dict[str, Any]) ->
     assert {key: substitute(each, {}) for key, each in build["args"].items()} == {name: default}
 
 
-def test_digest_page_names_every_image() -> None:
+def test_the_page_on_digests_names_every_place_for_one() -> None:
     page = (ROOT / "docs" / "pinned-images.md").read_text()
     names = {found["name"] for found in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text())}
     assert {each for each in names if each.endswith("_IMAGE")} <= set(re.findall(r"\w+_IMAGE\b", page))

@@ -77,7 +77,7 @@ def test_committed_tables_are_those_of_the_definitions(messages: list[Message]) 
     assert gen_tables.render(messages, JAR.name) == gen_tables.OUTPUT.read_text()
 
 
-def test_check_reports_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_tells_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stale = tmp_path / "_tables.py"
     stale.write_text(
         gen_tables.OUTPUT.read_text().replace('Api("Fetch", 4, 18, 12)', 'Api("Fetch", 4, 15, 12)')
@@ -258,7 +258,7 @@ def test_a_new_field_of_the_known_form_is_rewritten(messages: list[Message]) -> 
     assert b"".join(parts) == raw[4:22] + b"\0\1z\0\0\0\7"
 
 
-def test_exception_for_a_missing_field_is_reported(messages: list[Message]) -> None:
+def test_an_exception_that_names_nothing_is_noticed(messages: list[Message]) -> None:
     without = [message for message in messages if message.name != "DescribeAcls"]
     assert gen_tables.unaccounted(without) == [
         "DescribeAclsResponse.Resources.Acls.Host is listed as harmless and does not exist"
@@ -275,7 +275,7 @@ def test_only_apis_that_brokers_serve_are_offered(messages: list[Message]) -> No
     ("text", "inside", "outside"),
     [("none", [], [0, 1, 99]), ("3", [3], [2, 4]), ("3+", [3, 4, 999], [2]), ("3-7", [3, 7], [2, 8])],
 )
-def test_version_range_is_parsed(text: str, inside: list[int], outside: list[int]) -> None:
+def test_ranges(text: str, inside: list[int], outside: list[int]) -> None:
     parsed = Range.parse(text)
     assert all(version in parsed for version in inside)
     assert not any(version in parsed for version in outside)

@@ -45,7 +45,7 @@ def test_unsuitable_environment_is_reported_with_its_exit_code(
     assert bool(printed.err) == bool(why)
 
 
-def test_missing_user_namespaces_are_reported(
+def test_where_no_root_of_its_own_can_be_had_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(onboarding, "UNSHARE", (("sh", "-c", "echo not permitted >&2; exit 1"),))

@@ -45,11 +45,11 @@ def test_idle_session_has_the_lowest_priority_linux_allows(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("patient", "urgent", "code"), [(3, 0, 3), (0, 4, 4), (3, 4, 4), (0, 0, 0)])
-def test_failure_of_either_command_is_reported(patient: int, urgent: int, code: int, tmp_path: Path) -> None:
+def test_either_may_fail(patient: int, urgent: int, code: int, tmp_path: Path) -> None:
     assert run(tmp_path / "log", f"exit({patient})", f"exit({urgent})").returncode == code
 
 
-def test_session_waits_for_the_first_command(tmp_path: Path) -> None:
+def test_the_first_is_waited_for(tmp_path: Path) -> None:
     told = tmp_path / "told"
     os.mkfifo(told)
     wait = f"print(open({str(told)!r}).read())"
@@ -57,7 +57,7 @@ def test_session_waits_for_the_first_command(tmp_path: Path) -> None:
     assert run(tmp_path / "log", wait, tell).stdout == "told\nseen\n"
 
 
-def test_interrupt_reaches_both_commands(tmp_path: Path) -> None:
+def test_an_interrupt_reaches_both(tmp_path: Path) -> None:
     # Found: what a shell has put into the background ignores it, and so do its children, who waited for ever.
     heed = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     wait = heed + "try: print('up', flush=True), signal.pause()\nexcept KeyboardInterrupt: print(1)"

@@ -286,7 +286,7 @@ def test_a_reader_survives_fields_of_a_newer_version() -> None:
     assert documents.OWNERSHIP.decode(json.dumps(raw).encode()) == told
 
 
-def test_documents_are_equal_after_decoding() -> None:
+def test_documents_come_back_as_they_went() -> None:
     told = ownership_document(view())
     assert documents.OWNERSHIP.decode(documents.OWNERSHIP.encode(told)) == told
     assert dataclasses.asdict(told)["identities"][1]["committed"] == ("p2",)

@@ -36,7 +36,7 @@ async def test_a_kill_that_hits_all_is_proved(processes: list[psutil.Process]) -
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_kill_of_a_single_process_is_no_proof(processes: list[psutil.Process]) -> None:
+async def test_a_kill_that_hits_one_process_alone_is_found_out(processes: list[psutil.Process]) -> None:
     processes[0].kill()
     with pytest.raises(FaultNotObserved, match="the end of both"):
         await prove(lambda: all(map(is_gone, processes)), "the end of both")
@@ -52,13 +52,13 @@ async def test_a_stop_that_hits_all_is_proved(processes: list[psutil.Process]) -
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_stop_of_a_single_process_is_no_proof(processes: list[psutil.Process]) -> None:
+async def test_a_stop_that_hits_one_process_alone_is_found_out(processes: list[psutil.Process]) -> None:
     processes[0].suspend()
     with pytest.raises(FaultNotObserved):
         await prove(lambda: all(map(is_stopped, processes)), "both in state T")
 
 
-def test_ended_process_does_not_count_as_stopped(processes: list[psutil.Process]) -> None:
+def test_a_process_that_is_gone_is_not_stopped(processes: list[psutil.Process]) -> None:
     gone = processes[0]
     gone.kill()
     gone.wait(10)
@@ -66,7 +66,7 @@ def test_ended_process_does_not_count_as_stopped(processes: list[psutil.Process]
     assert not is_stopped(gone)
 
 
-def test_running_process_replaces_an_ended_one(processes: list[psutil.Process]) -> None:
+def test_a_process_in_the_place_of_one_that_is_gone_is_another(processes: list[psutil.Process]) -> None:
     former, process = processes
     assert not is_another(process, former)
     former.kill()
@@ -74,11 +74,11 @@ def test_running_process_replaces_an_ended_one(processes: list[psutil.Process]) 
     assert is_another(process, former)
 
 
-def test_running_process_is_no_replacement_of_itself(processes: list[psutil.Process]) -> None:
+def test_a_process_that_goes_on_is_not_another(processes: list[psutil.Process]) -> None:
     assert not is_another(psutil.Process(processes[0].pid), processes[0])
 
 
-def test_ended_process_replaces_no_other(processes: list[psutil.Process]) -> None:
+def test_a_process_that_has_ended_as_well_is_not_another(processes: list[psutil.Process]) -> None:
     former, process = processes
     for each in processes:
         each.kill()

@@ -124,13 +124,15 @@ async def test_a_reset_is_proved_by_a_connection_that_breaks(play: Play, fault: 
 
 @pytest.mark.parametrize("answer", [QUICK, SILENT], ids=["answered", "silent"])
 @pytest.mark.parametrize("fault", RESETS, ids=str)
-async def test_reset_that_breaks_no_connection_is_no_proof(play: Play, fault: Fault, answer: Knock) -> None:
+async def test_a_reset_that_breaks_no_connection_is_found_out(
+    play: Play, fault: Fault, answer: Knock
+) -> None:
     play.poisoned = [answer]
     with pytest.raises(FaultNotObserved, match=f"{fault.kind}.*a connection was not reset"):
         await proof_of(play, fault)
 
 
-async def test_peer_reset_is_proved_by_reports_of_all_peers(play: Play) -> None:
+async def test_a_reset_of_peers_is_proved_by_all_who_tell_of_it(play: Play) -> None:
     play.lost = PAIRS
     assert await proof_of(play, RESET_PEERS) == "links were broken"
     assert play.toxics == [("reset_peer", {"timeout": 0}, "both")]
@@ -141,7 +143,9 @@ async def test_peer_reset_is_proved_by_reports_of_all_peers(play: Play) -> None:
     [PAIRS, *({pair} for pair in sorted(PAIRS))],
     ids=lambda kept: " ".join("-".join(pair) for pair in sorted(kept)),
 )
-async def test_peer_reset_that_leaves_a_link_is_no_proof(play: Play, kept: set[tuple[str, str]]) -> None:
+async def test_a_reset_of_peers_that_leaves_a_link_is_found_out(
+    play: Play, kept: set[tuple[str, str]]
+) -> None:
     play.lost = PAIRS - kept
     with pytest.raises(
         FaultNotObserved, match=r"reset_peers leader.* does not report a broken link"
@@ -158,7 +162,7 @@ async def test_latency_is_proved_by_an_answer_that_takes_long(play: Play, fault:
 
 
 @pytest.mark.parametrize("fault", LATENCIES, ids=str)
-async def test_latency_that_delays_nothing_is_no_proof(play: Play, fault: Fault) -> None:
+async def test_latency_that_delays_nothing_is_found_out(play: Play, fault: Fault) -> None:
     play.poisoned = [slow(0.159)]
     with pytest.raises(FaultNotObserved, match=f"{fault.kind}.* an answer took only 159 ms"):
         await proof_of(play, fault)
@@ -171,7 +175,7 @@ async def test_jitter_is_proved_by_one_answer_of_eight_that_takes_long(play: Pla
 
 
 @pytest.mark.parametrize("answer", [QUICK, slow(0.119)], ids=["nothing", "too-little"])
-async def test_jitter_that_delays_no_answer_of_eight_is_no_proof(play: Play, answer: Knock) -> None:
+async def test_jitter_that_delays_no_answer_of_eight_is_found_out(play: Play, answer: Knock) -> None:
     play.poisoned = [QUICK] * 7 + [answer, slow(9.0)]
     with pytest.raises(FaultNotObserved, match=r"jitter_clients leader.* took only .* ms"):
         await proof_of(play, JITTER)
@@ -201,7 +205,7 @@ async def test_bandwidth_is_proved_by_bytes_that_take_long(
 @BANDWIDTHS
 @pytest.mark.parametrize("answer_of", [lambda _: QUICK, lambda least_s: slow(least_s - 0.01)])
 @pytest.mark.parametrize(("direction", "least_s"), NARROW)
-async def test_bandwidth_that_slows_nothing_is_no_proof(
+async def test_bandwidth_that_slows_nothing_down_is_found_out(
     play: Play, kind: Kind, direction: Direction, least_s: float, answer_of: Callable[[float], Knock]
 ) -> None:
     play.poisoned = [answer_of(least_s)]

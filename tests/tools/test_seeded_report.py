@@ -9,7 +9,7 @@ from tests.chaos.seeded.report import Measures, Noticed, measures, page, summari
 from tests.tools.sample_chaos import chaos_run
 
 
-def test_report_sums_its_runs() -> None:
+def test_runs_add_up() -> None:
     clean = chaos_run(violations=(), noticed={"idempotent": Noticed(10, 0, 0, 0, 0, 0, 0)}, stalls_ms={})
     document = summarize([chaos_run(), clean, chaos_run(takeovers_ms=(20.0,))])
     assert (document.runs, document.violations) == (3, 2)
@@ -45,12 +45,13 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert measures([1.0, 2.0, 3.0]) == Measures(2.0, 3.0, 3.0)
 
 
-def test_page_lists_violations_and_commands_to_repeat_them() -> None:
+def test_the_page_tells_of_violations_and_how_to_repeat_them() -> None:
     text = page(summarize([chaos_run()]), 7)
     assert "**1 violations**" in text
     assert "| kill member | 2 |" in text
     assert (
-        '- 7, lost: idempotent: 2 of 90 acknowledged records are lost (`make chaos ARGS="--runs 1 --seed 7"`)' in text
+        '- 7, lost: idempotent: 2 of 90 acknowledged records are lost (`make chaos ARGS="--runs 1 --seed 7"`)'
+        in text
     )
     assert "## Violations" not in page(summarize([chaos_run(violations=())]), 7)
 

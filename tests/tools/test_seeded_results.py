@@ -13,7 +13,7 @@ from tests.chaos.seeded.schedule import plan_of
 from tests.tools.sample_chaos import chaos_run
 
 
-def test_run_without_a_violation_is_recorded(tmp_path: Path) -> None:
+def test_a_run_without_a_violation_is_known_from_then_on(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     result = chaos_run(plan="7", replay=replay(plan_of(7)), violations=())
     Results(path).add(result)

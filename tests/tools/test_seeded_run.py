@@ -93,7 +93,7 @@ async def test_a_run_that_breaks_no_promise_leaves_its_whole_history(stage: Stag
     assert counts == {"plan": 1, "fault": 2, **SEEN, **of_clients}
 
 
-async def test_run_continues_until_it_can_be_judged(
+async def test_a_run_goes_on_until_there_is_enough_to_judge(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker came back late once, and clients were judged by what they had had before the fault."""
@@ -140,7 +140,7 @@ async def test_run_continues_until_it_can_be_judged(
     ],
     ids=["no-fleet", "no-flow", "no-log"],
 )
-async def test_failed_run_writes_its_partial_history(
+async def test_a_run_that_breaks_leaves_what_is_known(
     stage: Stage, tmp_path: Path, breaks: dict[str, Any], why: str, seen: dict[str, int]
 ) -> None:
     for name, value in breaks.items():
@@ -163,7 +163,7 @@ async def test_unforeseen_error_is_raised_and_keeps_what_is_known(stage: Stage, 
     assert [line["detail"] for line in lines if line["what"] == "broke"] == ["ZeroDivisionError: a mistake"]
 
 
-async def test_complete_history_survives_a_later_error(
+async def test_a_whole_history_is_not_lost_to_what_breaks_after_it(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(history: object) -> None:
