@@ -76,7 +76,7 @@ async def serve(port: int, broker_port: int, folder: Path) -> None:
         "alone", (Endpoint(host_of(1), broker_port),), IdentitySpace(1, len(known)), {"p1": member}
     )
     owned = {number: ("p1",) for number in known}
-    members = {"p1": member.advertised(settings)}
+    members = {"p1": member.to_member(settings)}
     directory = Directory(1, 1, advertised=owned, members=members, brokers=known)
     ipc.write_directory(folder / ipc.DIRECTORY_FILE, directory)
     control = socket.socket(socket.AF_UNIX)  # takes what the worker sends, and sends nothing

@@ -315,7 +315,7 @@ class AdminServer:
             loop.create_task(self._connections.sweep()),
         ]
         for task in self._tasks:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_ended)
 
     def _on_accepted(self, sock: socket.socket, address: object) -> None:
         server = self._runner.server
@@ -326,7 +326,7 @@ class AdminServer:
         if self._logged.is_due(time.monotonic()):
             log.warning("admin address: cannot accept connections: %s", error)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_ended(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("admin address: the task for its connections has failed", exc_info=error)

@@ -247,8 +247,8 @@ class TrafficDocument:
     Args:
         now_mono_s: the time of the count, on that member's monotonic clock.
         incarnation: of the member; the counts start at 0 in each incarnation.
-        workers: process ids of the workers whose bytes are included. A worker that is not in the list adds
-            all bytes of its life at once, as soon as it is.
+        workers: process ids of the workers whose bytes are included. When a new worker appears in the list,
+            the counts rise by all bytes of its life at once.
     """
 
     proxy_id: ProxyId

@@ -44,7 +44,7 @@ def command_for(template: str, proxy_id: ProxyId, url: str, option: str = "--com
 
 
 def check_program(words: list[str], option: str) -> None:
-    """Raises: CommandTemplateError: the program of a command is not on this machine."""
+    """Check that the program of a command is on this machine. Raises: CommandTemplateError: it is not."""
     if shutil.which(words[0]) is None:
         raise CommandTemplateError(
             f"{option}: no program {words[0]} on this machine; install it or fix the path"

@@ -19,7 +19,7 @@ def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
     """The sum of two workers' counters and gauges.
 
     ``upstream_up`` is true if either worker reaches the broker, ``generation`` and ``revision`` are the newer
-    ones, and ``draining`` is true if both workers drain.
+    ones, and ``draining`` is true if result workers drain.
     """
     upstream = {**one.upstream_up}
     for broker_id, up in other.upstream_up.items():
@@ -48,14 +48,14 @@ def total(counters: Iterable[WorkerCounters]) -> WorkerCounters:
 
 def retire(retired: WorkerCounters, ended: WorkerCounters) -> WorkerCounters:
     """Add the totals of a worker that has ended, without its gauges."""
-    both = add(retired, ended)
+    result = add(retired, ended)
     return WorkerCounters(
-        requests=both.requests,
-        bytes_to_broker=both.bytes_to_broker,
-        bytes_to_client=both.bytes_to_client,
-        errors=both.errors,
-        limited=both.limited,
-        rewrite_buckets=both.rewrite_buckets,
-        rewrite_sum_s=both.rewrite_sum_s,
-        dropped_log_lines=both.dropped_log_lines,
+        requests=result.requests,
+        bytes_to_broker=result.bytes_to_broker,
+        bytes_to_client=result.bytes_to_client,
+        errors=result.errors,
+        limited=result.limited,
+        rewrite_buckets=result.rewrite_buckets,
+        rewrite_sum_s=result.rewrite_sum_s,
+        dropped_log_lines=result.dropped_log_lines,
     )

@@ -66,7 +66,7 @@ def _listener(settings: Settings, name: str | None) -> tuple[str, list[str]]:
     listeners: dict[str, list[AdvertisedListener]] = {}
     for member in settings.members.values():
         for each in member.listeners:
-            listeners.setdefault(each.name, []).append(each.advertised())
+            listeners.setdefault(each.name, []).append(each.to_advertised())
     names = ", ".join(sorted(listeners))
     if name is None and len(listeners) > 1:
         raise click.UsageError(f"--listener is required: members have the listeners {names}")

@@ -71,7 +71,7 @@ def repair(settings: Settings, proxy_id: ProxyId) -> JournalResult:
         JournalError: only a reset helps.
     """
     folder = settings.member(proxy_id).private_dir / data_dir.RAFT
-    with _stopped(settings, proxy_id):
+    with _lock_stopped_member(settings, proxy_id):
         found = survey.survey(folder, proxy_id)
         if found.refusal:
             raise JournalError(
@@ -100,7 +100,7 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
             "nothing anyway, add --start-over"
         )
     mark = member.voter and max_forgetful_voters(len(voters)) > 0 and not start_over
-    with _stopped(settings, proxy_id, for_reset=True):
+    with _lock_stopped_member(settings, proxy_id, for_reset=True):
         changed = survey.set_aside(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), mark)
         found = survey.survey(folder, proxy_id)
     advice = "Start the member: it gets everything from the other members."
@@ -111,7 +111,9 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
             f"{max_forgetful_voters(len(voters)) - 1} more voters."
         )
     elif start_over:
-        advice = "Start this member after every voter is stopped and reset: what one voter keeps stays valid."
+        advice = (
+            "Stop and reset every voter before you start this member: files that a voter keeps stay valid."
+        )
     return JournalResult("reset", folder, False, found, changed, advice)
 
 
@@ -121,7 +123,7 @@ def _advice(found: Survey, running: bool) -> str:
     if found.verdict == "torn" and running:
         return "The member may be writing; stop it and check again."
     if found.verdict == "torn":
-        return "The next start trims the tail, as `fleet journal repair` does; it was never acknowledged."
+        return "The next start trims the tail, as `fleet journal repair` does. No tail was ever acknowledged."
     if found.rejoining:
         return "The member was reset: it votes after contact with all other voters, when it has caught up."
     return "Nothing to do."
@@ -156,7 +158,7 @@ def print_result(result: JournalResult, console: Console) -> None:
 
 
 @contextmanager
-def _stopped(settings: Settings, proxy_id: ProxyId, for_reset: bool = False) -> Iterator[None]:
+def _lock_stopped_member(settings: Settings, proxy_id: ProxyId, for_reset: bool = False) -> Iterator[None]:
     lock = data_dir.acquire(settings.member(proxy_id), for_reset)
     try:
         yield

@@ -173,7 +173,7 @@ def config_document(
                 member.rack,
                 member.voter,
                 member.witness,
-                member.advertised(settings).listeners,
+                member.to_member(settings).listeners,
             )
             for member in settings.members.values()
         ),

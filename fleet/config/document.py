@@ -85,7 +85,7 @@ class _TooManyNodes(Exception):
 
 
 class _TooDeep(Exception):
-    """Args: line: the line of the first value that is nested too deep."""
+    """The document is nested too deep. Args: line: the line of the first value that is too deep."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

@@ -31,7 +31,7 @@ def bootstrap_endpoints(settings: Settings, listener: str | None = None) -> dict
 
 def identity_owners(settings: Settings) -> dict[Endpoint, ProxyId]:
     """The member that serves each advertised identity address, on all listeners."""
-    advertised = {proxy_id: member.advertised(settings) for proxy_id, member in settings.members.items()}
+    advertised = {proxy_id: member.to_member(settings) for proxy_id, member in settings.members.items()}
     return {
         endpoint: proxy_id
         for proxy_id, member in advertised.items()

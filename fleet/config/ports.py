@@ -116,7 +116,7 @@ def _bound(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Sp
             yield Span(host, first + low, first + high, *owner, label, path, first)
 
 
-def _advertised(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
+def _advertised_spans(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
     for listener in member.listeners:
         advertise, first = listener.advertise, listener.advertise_first_port
         if advertise is None or first is None or identities is None:
@@ -200,7 +200,7 @@ def check_ports(draft: Draft, document: Document) -> None:
     identities = draft.identity_space()
     bound = [span for member in draft.members for span in _bound(member, identities)]
     _report_collisions(bound, document, "choose ports that no other field in this file uses")
-    advertised = [span for member in draft.members for span in _advertised(member, identities)]
+    advertised = [span for member in draft.members for span in _advertised_spans(member, identities)]
     fix = "advertise a different address for each member"
     if not _have_collisions(bound):
         _report_collisions(advertised, document, fix)

@@ -147,7 +147,8 @@ class ListenerSettings:
     def bootstrap(self) -> Endpoint:
         return Endpoint(self.bind_host, self.bootstrap_port)
 
-    def advertised(self) -> AdvertisedListener:
+    def to_advertised(self) -> AdvertisedListener:
+        """The part of these settings that clients and other members see."""
         return AdvertisedListener(
             self.name,
             self.advertised_host,
@@ -182,12 +183,12 @@ class MemberSettings:
         """The Unix socket on which the workers reach the control process."""
         return self.private_dir / CONTROL_SOCKET
 
-    def advertised(self, settings: Settings) -> Member:
+    def to_member(self, settings: Settings) -> Member:
         """The member as it enters the replicated state: up, without an incarnation."""
         return Member(
             proxy_id=self.proxy_id,
             rack=self.rack,
-            listeners=tuple(listener.advertised() for listener in self.listeners),
+            listeners=tuple(listener.to_advertised() for listener in self.listeners),
             identities=IdentitySpace() if self.witness else settings.identities,
         )
 

@@ -43,7 +43,8 @@ LINK_LOST_WINDOW_S: Final = 0.5
 
 WORKER_LOSS_BYPASS_S: Final = 0.1
 """How long the others bypass a peer after its worker was lost, whatever probes say. The listener accepts
-connections while any of its processes lives, and a client that tries it then waits out a longer back-off."""
+connections while any of its processes lives. A client that connects meanwhile fails, and its next back-off is
+longer."""
 
 WORKER_LOSS_MIN_STEADY_S: Final = 2.0
 """How long a peer must have been well before the loss of its worker causes a bypass. A worker that comes and
@@ -528,13 +529,13 @@ class FailureDetector:
             record.refused or at_s - record.failing_since_s >= PROBE_TIMEOUT_PERIODS * timing.suspect_after_s
         ):
             return "unreachable"
-        if self._unanswered(record, at_s):
+        if self._is_unanswered(record, at_s):
             return "unreachable"
         if record.ready is False and not in_grace:
             return "not_ready"
         return None
 
-    def _unanswered(self, record: _Peer, at_s: float) -> bool:
+    def _is_unanswered(self, record: _Peer, at_s: float) -> bool:
         """Whether a worker has not answered for too long, neither on the held connection nor on a new one."""
         if (
             record.asked_s is None

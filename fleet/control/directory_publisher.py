@@ -58,4 +58,4 @@ class DirectoryPublisher:
             try:
                 await asyncio.to_thread(ipc.write_directory, self._path, self.current)
             except OSError as error:
-                log.error("cannot save the directory to %s: %s", self._path, error)
+                log.error("cannot save the directory: path=%s: %s", self._path, error)

@@ -10,7 +10,7 @@ from fleet.core.model import FleetState, Member, MemberStatus, ProxyId
 FLAP_WINDOW_S: Final = 10.0
 """A member flaps if it goes down within this time after it was committed up, or within twice its wait."""
 MAX_WAIT_S: Final = 60.0
-"""Longest time for which a flapping member must have been ready."""
+"""Upper limit of the time that a flapping member must have been ready."""
 
 
 class FlapDamper:
@@ -32,10 +32,10 @@ class FlapDamper:
         if before.members is after.members:
             return
         for proxy_id, member in after.members.items():
-            was, now = _status(before.members, proxy_id), member.status
-            if now is MemberStatus.UP and was is MemberStatus.DOWN:
+            status_before, status = _status(before.members, proxy_id), member.status
+            if status is MemberStatus.UP and status_before is MemberStatus.DOWN:
                 self._up_again_s[proxy_id] = now_s
-            elif now is MemberStatus.DOWN and was is MemberStatus.UP:
+            elif status is MemberStatus.DOWN and status_before is MemberStatus.UP:
                 self._on_down(proxy_id, now_s)
 
     def _on_down(self, proxy_id: ProxyId, now_s: float) -> None:

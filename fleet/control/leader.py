@@ -53,7 +53,7 @@ BROKER_REMOVAL_DELAY_S: Final = 60.0
 """A broker that no member has listed for this long is removed."""
 MAX_BROKERS_PER_COMMAND: Final = 100
 BROKER_UNREACHABLE_PERIODS: Final = 2
-"""For how many ``suspect_after_s`` a broker must be unreachable from a member before it counts as such."""
+"""For how many ``suspect_after_s`` a member must fail to reach a broker before the leader acts on it."""
 
 
 class LeaderTiming(Protocol):

@@ -36,14 +36,14 @@ _ANSWER_LIMIT_BYTES: Final = 64 * 1024
 def _request(version: int) -> bytes:
     # The header's tagged fields exist in request header v2, which starts with ApiVersions v3.
     header = struct.pack(">hhih", _API_VERSIONS, version, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
-    return _framed(header if version == 0 else header + b"\x00")
+    return _frame(header if version == 0 else header + b"\x00")
 
 
-def _framed(request: bytes) -> bytes:
+def _frame(request: bytes) -> bytes:
     return struct.pack(">i", len(request)) + request
 
 
-_EMPTY_LIST_OFFSETS_REQUEST: Final = _framed(
+_EMPTY_LIST_OFFSETS_REQUEST: Final = _frame(
     struct.pack(">hhih", 2, 1, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID + struct.pack(">ii", -1, 0)
 )
 """ListOffsets v1 of no topics: the smallest request that brokers answer to every client.

@@ -97,7 +97,7 @@ class Control:
         self._timing = settings.timing
         self.own_settings = settings.member(spec.proxy_id)
         self.me: ProxyId = spec.proxy_id
-        self._member = replace(self.own_settings.advertised(settings), incarnation=spec.incarnation)
+        self._member = replace(self.own_settings.to_member(settings), incarnation=spec.incarnation)
         self._loop = asyncio.get_running_loop()
         self.started_s = time.monotonic()
         self._peers = {p: m for p, m in settings.members.items() if p != self.me}
@@ -313,7 +313,7 @@ class Control:
 
     def advertised_by(self, peer: ProxyId) -> Member:
         """ProbeEvents: a peer as Raft has committed it, otherwise as it is configured."""
-        return self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
+        return self.state.members.get(peer) or self._peers[peer].to_member(self.settings)
 
     def is_stopping(self, peer: ProxyId) -> bool:
         """ProbeEvents: whether a peer or this member is stopping, so that a lost worker is expected."""
@@ -335,10 +335,10 @@ class Control:
         try:
             report = _REPORT.validate_json(payload)
         except ValueError as error:
-            log.error("cannot read a report of %s: %s", peer, str(error).splitlines()[0])
+            log.error("cannot read a report: peer=%s: %s", peer, str(error).splitlines()[0])
             return
         if report.proxy_id != peer:
-            log.error("report ignored: %s sent a report with the id of %s", peer, report.proxy_id)
+            log.error("ignored a report with the id of another member: peer=%s id=%s", peer, report.proxy_id)
             return
         now_s = time.monotonic()
         before = self.reports.get(peer)

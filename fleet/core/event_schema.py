@@ -151,8 +151,8 @@ class ConnectionEvent:
     Args:
         id: the id of this event; the start and the end of a connection have different ids.
         connection: the id of the connection, the same in both events.
-        what: "closed" by the client; "moved" in order, because the identity has another owner; "cut" for lack
-            of a broker or of an answer, or because of its content.
+        what: "closed" by the client; "moved" by the worker, because the identity has another owner; "cut" for
+            lack of a broker or of an answer, or because of its content.
         why: as in `fleet.runtime.ipc.ConnectionRow.end`; null if the connection was opened.
         broker_id: -1 for a connection to a bootstrap port.
         owned: whether the reporter owned that broker's identity then.

@@ -30,7 +30,7 @@ _BEGINNINGS: Final[tuple[tuple[bytes, Protocol], ...]] = (
 )
 _KAFKA: Final = Struct(">ihh")
 _MAX_KAFKA_REQUEST_BYTES: Final = 1 << 27
-"""Limit for the size of a first request: Kafka's own default is below, and text read as a size is above."""
+"""Largest plausible size of a first request: above Kafka's default limit, and below text read as a size."""
 _MAX_API_KEY: Final = 127
 _MAX_API_VERSION: Final = 31
 

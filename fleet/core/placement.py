@@ -226,19 +226,19 @@ class Placement:
         start = 0 if self._without is None else crc32(self._without.encode())
         for load in loads:
             if load < self._level:
-                for proxy_id in _rotated(at_load[load], start):
+                for proxy_id in _rotate(at_load[load], start):
                     while proxy_id != self._without and self._load(proxy_id) < self._level:
                         yield proxy_id
         for load in loads:
             if load <= self._level:
-                for proxy_id in _rotated(at_load[load], start):
+                for proxy_id in _rotate(at_load[load], start):
                     if not self._extras:
                         return
                     if proxy_id != self._without and self._load(proxy_id) == self._level:
                         yield proxy_id
 
 
-def _rotated(items: Sequence[ProxyId], start: int) -> Iterator[ProxyId]:
+def _rotate(items: Sequence[ProxyId], start: int) -> Iterator[ProxyId]:
     size = len(items)
     for index in range(start, start + size):
         yield items[index % size]

@@ -255,7 +255,7 @@ def _apply(state: FleetState, command: Command | Unknown) -> tuple[FleetState, O
     # (drain, undrain, and the first drain again).
     seen = _remember(state, command.command_id)
     try:
-        changed = _changed(seen, command)
+        changed = _change(seen, command)
     except _Refused as refused:
         return seen, Outcome(False, refused.reason, seen.generation)
     return changed, Outcome(True, "", changed.generation)
@@ -269,7 +269,7 @@ def _remember(state: FleetState, command_id: str) -> FleetState:
     return replace(state, recent_commands=(*state.recent_commands, command_id)[-RECENT_COMMANDS:])
 
 
-def _changed(state: FleetState, command: Command) -> FleetState:
+def _change(state: FleetState, command: Command) -> FleetState:
     match command:
         case MemberUp():
             return _member_up(state, command)
@@ -289,7 +289,7 @@ def _changed(state: FleetState, command: Command) -> FleetState:
             assert_never(command)
 
 
-def _known(state: FleetState, proxy_id: ProxyId) -> Member:
+def _require_member(state: FleetState, proxy_id: ProxyId) -> Member:
     member = state.members.get(proxy_id)
     if member is None:
         raise _Refused("unknown_member")
@@ -312,14 +312,16 @@ def _member_up(state: FleetState, command: MemberUp) -> FleetState:
 
 
 def _member_status_changed(state: FleetState, command: MemberStatusChanged) -> FleetState:
-    member = _known(state, command.proxy_id)
+    member = _require_member(state, command.proxy_id)
     if member.incarnation != command.incarnation:
         raise _Refused("stale_incarnation")
     return _with_member(state, replace(member, status=MemberStatus(command.status)))
 
 
 def _drain_set(state: FleetState, command: DrainSet) -> FleetState:
-    return _with_member(state, replace(_known(state, command.proxy_id), drained=bool(command.drained)))
+    return _with_member(
+        state, replace(_require_member(state, command.proxy_id), drained=bool(command.drained))
+    )
 
 
 def _brokers_seen(state: FleetState, command: BrokersSeen) -> FleetState:
@@ -342,7 +344,7 @@ def _pin_set(state: FleetState, command: PinSet) -> FleetState:
         raise _Refused("no_change")
     pins = {k: v for k, v in state.pins.items() if k != command.broker_id}
     if command.proxy_id is not None:
-        pins[command.broker_id] = _known(state, command.proxy_id).proxy_id
+        pins[command.broker_id] = _require_member(state, command.proxy_id).proxy_id
     return replace(state, pins=pins)
 
 
@@ -353,7 +355,7 @@ def _ownership_set(state: FleetState, command: OwnershipSet) -> FleetState:
         if not ownership.owners or len(set(ownership.owners)) != len(ownership.owners):
             raise _Refused("invalid")
         for proxy_id in ownership.owners + ownership.successors:
-            _known(state, proxy_id)
+            _require_member(state, proxy_id)
     if not command.changes.keys().isdisjoint(command.removed):
         raise _Refused("invalid")
     removed_ids = set(command.removed)

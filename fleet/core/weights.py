@@ -165,7 +165,7 @@ class _Search:
             if taker is not None:
                 share = self._weights[broker_id] / len(owners)
                 max_load = max(self.loads[donor] - share, self.loads[taker] + share)
-                steps.append(_Step(max_load, 1, {broker_id: _replaced(owners, donor, taker)}))
+                steps.append(_Step(max_load, 1, {broker_id: _replace_owner(owners, donor, taker)}))
         return steps
 
     def _exchanges(self, donor: ProxyId, takers: list[ProxyId]) -> list[_Step]:
@@ -205,5 +205,5 @@ class _Search:
             self.owned[broker_id] = owners
 
 
-def _replaced(owners: tuple[ProxyId, ...], old: ProxyId, new: ProxyId) -> tuple[ProxyId, ...]:
+def _replace_owner(owners: tuple[ProxyId, ...], old: ProxyId, new: ProxyId) -> tuple[ProxyId, ...]:
     return tuple(new if each == old else each for each in owners)

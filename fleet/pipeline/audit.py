@@ -2,7 +2,8 @@
 
 The ledger has one entry for each acknowledgement, each delivery to a group and each record in the log. The
 audit only groups by key, so it scales with the machines: nothing is collected, and no partition is sorted as
-a whole (see `_inverted`). The verdict equals that of `fleet.drills.workload.audit`, for all clients at once.
+a whole (see `_find_inversions`). The verdict equals that of `fleet.drills.workload.audit`, for all clients at
+once.
 
     records = by_record(ledger).persist()       one pass over the ledger
     audit(records), by_takeover(records, takeovers)
@@ -158,8 +159,8 @@ def _faults(records: DataFrame, keys: Mapping[str, int]) -> DataFrame:
     kinds = {
         "lost": lost.withColumn("times", F.lit(1)),
         "repeated": records.where("copies > 1").withColumn("times", F.col("copies") - 1),
-        "inverted_in_log": _inverted(records, "first_offset").withColumn("times", F.lit(1)),
-        "inverted_in_group": _inverted(records, "first_number").withColumn("times", F.lit(1)),
+        "inverted_in_log": _find_inversions(records, "first_offset").withColumn("times", F.lit(1)),
+        "inverted_in_group": _find_inversions(records, "first_number").withColumn("times", F.lit(1)),
     }
     return reduce(
         DataFrame.union,
@@ -182,7 +183,7 @@ def _stale_keys(records: DataFrame, keys: Mapping[str, int]) -> DataFrame:
     return stale.select("client", F.col("promised.at_us").alias("at_us"))
 
 
-def _inverted(records: DataFrame, order: str) -> DataFrame:
+def _find_inversions(records: DataFrame, order: str) -> DataFrame:
     """Return the records that first appear after a later record of the same producer and partition.
 
     Each record is compared with the greatest sequence before it. Two steps find that sequence: within

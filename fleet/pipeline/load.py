@@ -22,9 +22,10 @@ from fleet.pipeline.forecast import SeasonalForecast
 
 IDENTITY: Final = ("fleet", "broker_id")
 WATERMARK_DELAY: Final = "2 minutes"
-"""Time after the end of a minute, by the newest event, at which its load is written.
+"""Delay between the end of a minute and the writing of its load. The newest event is the clock.
 
-Later events are ignored: they waited in a spool, and do not describe the current load."""
+Events that arrive after the delay are ignored: they waited in a spool, and do not describe the
+current load."""
 CPU_US_PER_REQUEST: Final = 30.0
 CPU_US_PER_BYTE: Final = 0.35e-3
 """Processor time of a worker, as measured (docs/performance.md: `small` and `produce`)."""

@@ -50,7 +50,7 @@ def parse(records: DataFrame, kinds: Mapping[str, type[Any]]) -> DataFrame:
         .when(version > EVENT_VERSION, F.concat(F.lit("version "), version.cast("string")))
     )
     for name, event in kinds.items():
-        reason = reason.when(kind == name, _lacks(F.col(f"{_BODIES}.{name}"), event))
+        reason = reason.when(kind == name, _missing_field_reason(F.col(f"{_BODIES}.{name}"), event))
     read = _with_single_evaluation(
         read, REASON, reason.when(~kind.isin(*kinds), F.concat(F.lit("unknown kind "), kind))
     )
@@ -101,7 +101,7 @@ def _from_json(text: Column, ddl: str) -> Column:
     return F.from_json(text, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
 
 
-def _lacks(body: Column, event: type[Any]) -> Column:
+def _missing_field_reason(body: Column, event: type[Any]) -> Column:
     """Return the reason for the first required field that is missing; null if none is missing."""
     found = F.when(body[_CORRUPT].isNotNull(), F.lit("a field of another type"))
     for name in required_fields(event):

@@ -21,7 +21,7 @@ OnBrokerSeen = Callable[[Broker], None]
 
 
 class Head:
-    """The bytes of a response from behind its correlation id to its last address, and the new form."""
+    """The bytes of a response from the end of its correlation id to its last address, and their new form."""
 
     __slots__ = ("original", "rewritten")
 

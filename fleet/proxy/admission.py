@@ -53,7 +53,7 @@ class Admission(Generic[GuestT]):
         """Connection above a limit → which limit, and since when."""
 
     def enter(self, guest: GuestT, now_s: float) -> tuple[GuestT, LimitExceeded] | None:
-        """Add a connection; returns the connection that must be closed to make room, and the reason."""
+        """Add a connection. Returns: the connection to close to make room, and the reason; or None."""
         error = self._admit(guest)
         if error is None:
             return None
@@ -64,7 +64,7 @@ class Admission(Generic[GuestT]):
         return evicted, self._over_limit.pop(evicted)[0]
 
     def ask_for_broker(self, guest: GuestT) -> LimitExceeded | None:
-        """Admit a connection that was above a limit; returns the error if the limit is still reached."""
+        """Admit a connection that was above a limit. Returns: the error if the limit is still reached."""
         if guest in self.admitted:
             return None
         error = self._admit(guest)

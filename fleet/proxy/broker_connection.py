@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fleet.proxy.connection import ClientConnection
 
 UNNOTICED_BY_BROKER_BYTES: Final = 1024
-"""Bytes that may wait for a broker before each read from the client is followed by a check of the buffer."""
+"""Bytes waiting for a broker above which the worker checks the buffer after each read from the client."""
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -124,9 +124,9 @@ class BrokerConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _hold_response(self, client: ClientConnection) -> int:
-        """Account for a response that is held or paused; pause reading while there is work on the response.
+        """Account for a response that is held or paused. Pause reading while there is work on the response.
 
-        Returns: how many bytes of the response may be in the client's transport as views, not as copies.
+        Returns: the bytes that are no longer held. The client's transport may keep them as views.
         """
         written_bytes = client.note_response()
         if client.session.is_working:
@@ -159,7 +159,7 @@ class BrokerConnection(asyncio.Protocol):
             self.data_received(b"")
 
     def leave(self) -> None:
-        """End in order after the client's end, so that the broker reads all bytes; discard its responses."""
+        """End after the client's end: the broker still gets all bytes, and its responses are discarded."""
         self._client = None
         if self.transport.is_closing():
             return

@@ -17,7 +17,7 @@ from fleet.core.model import Broker, BrokerId, Endpoint
 from fleet.runtime.outbound import MAX_PORT
 
 AVOID_FAILED_BROKER_S: Final = 5.0
-"""How long a broker that could not be reached is tried after the other brokers."""
+"""For this long after a failed attempt, a broker comes after the other candidates."""
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
@@ -74,7 +74,7 @@ class Upstreams:
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
         """Take the brokers of a new directory."""
         self._committed = {each.broker_id: _candidate(each) for each in brokers.values()}
-        known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
+        known = {each.endpoint for each in self._known_candidates()} | set(self._bootstrap_servers)
         self._down = {each: down for each, down in self._down.items() if each in known}
         self._up = {each: up for each, up in self._up.items() if each in brokers}
 
@@ -88,7 +88,7 @@ class Upstreams:
         Brokers that failed lately, or do not answer control, come last. The configured addresses replace
         unknown brokers.
         """
-        known = self._known()
+        known = self._known_candidates()
         self._turn += 1
         first = self._turn % max(1, len(known))
         rotated = [*known[first:], *known[:first]]
@@ -119,14 +119,14 @@ class Upstreams:
             self._note(candidate.broker_id, up=True)
 
     def failed(self, candidate: Candidate, now_s: float) -> bool:
-        """Note that a broker could not be reached; returns whether its address was up before."""
+        """Note that a broker could not be reached. Returns: whether its address was up before."""
         down = self._down.get(candidate.endpoint)
         if candidate.broker_id is not None:
             self._note(candidate.broker_id, up=False)
         if down is None:
             self._down[candidate.endpoint] = _Down(1, now_s)
             return True
-        # Attempts that were under way together when it went down count once.
+        # Attempts that fail before the back-off is over began before the broker went down: count them once.
         down.failures += now_s >= down.next_try_s()
         down.failed_at_s = now_s
         down.trying = False
@@ -163,7 +163,7 @@ class Upstreams:
     def _note(self, broker_id: BrokerId, *, up: bool) -> None:
         self._up[broker_id] = up
 
-    def _known(self) -> list[Candidate]:
+    def _known_candidates(self) -> list[Candidate]:
         return list(self._committed.values())
 
     def _is_avoided(self, candidate: Candidate, now_s: float) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
 RELIEF_SHARE: Final = 7 / 8
-"""Share of the limit to which backlogs are cut, so that not every further byte closes another reader."""
+"""Share of the limit down to which readers are closed. Otherwise each further byte would close one more."""
 SOURCE_SHARE: Final = 1 / 2
 """Share of the limit above which the greatest readers of one address are closed at once."""
 READER_GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
@@ -105,8 +105,8 @@ class Backlog:
     """The memory that one slow reader makes the worker hold.
 
     Args:
-        longest_bytes, written_bytes: the longest of the reads, and the sum of the reads, of which bytes were
-            written to the reader since it fell behind.
+        longest_bytes: the longest read of which bytes were written to the reader since it fell behind.
+        written_bytes: the sum of these reads.
         held_bytes: the last measurement.
         since_s: when the reader fell behind, by the loop's clock.
     """

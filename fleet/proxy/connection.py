@@ -6,7 +6,7 @@ Only the session parses bytes. Nothing is awaited between receiving bytes and wr
       └──────────┴──────────────────────┴──idle, drained──► LEAVING ──client's end, or time──► CLOSED
 
 A client that ends its sending half is closed, as Kafka brokers do. When a broker closes, its client is closed
-after the bytes that the broker sent before. A connection that has to leave ends in order: at a moment when
+after the bytes that the broker sent before. A connection that has to leave cuts off no request: it ends when
 nothing is in flight, or else after the requests in flight are answered, with no further request forwarded.
 While a broker is dialed there is neither such a moment nor an end: the received bytes go to the broker first,
 or the dial fails. Then the client gets an end of file, and its bytes are still read. Closing with unread
@@ -54,7 +54,7 @@ _CLIENT_IS_FULL: Final = 64
 _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
-"""Bytes of replies that a client without a broker may leave unread before reading from it pauses."""
+"""Unread local replies, in bytes, above which the worker stops reading from a client without a broker."""
 WRITE_OVERHEAD_BYTES: Final = 1024
 """Memory of a waiting write in addition to its bytes: 800 bytes with uvloop.
 
@@ -269,6 +269,7 @@ class ClientConnection(asyncio.Protocol):
         self._check_backlog()
 
     def resume_writing(self) -> None:
+        """Note that the client has read most of the bytes that waited for it, and resume reading."""
         self.host.backlogs.end(self)
         self._set_alert()
         self.release(_CLIENT_IS_FULL)
@@ -312,7 +313,7 @@ class ClientConnection(asyncio.Protocol):
         return sum(len(piece) for piece in self.queue) + len(self.unconsumed)
 
     def attach_broker(self, broker: BrokerConnection) -> bool:
-        """Attach the connected broker; returns False if the client has left by now."""
+        """Attach the connected broker. Returns: False if the client has left by now."""
         if self.state is not State.DIALING:
             return False
         self.state = State.JOINED
@@ -446,7 +447,7 @@ class ClientConnection(asyncio.Protocol):
         self.release(self._quota_hold_bit(quota))
 
     def move(self, idle_wait_s: float, answer_s: float) -> None:
-        """Leave in order, so that the client connects to another member.
+        """Leave without cutting off a request, so that the client connects to another member.
 
         A second call only sets new times; once the connection drains, it can only shorten the remaining time.
 
@@ -468,7 +469,7 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def drain(self, answer_s: float) -> None:
-        """Forward no new request, wait for the answers in flight up to a limit, and leave in order."""
+        """Forward no new request, wait up to a limit for the answers in flight, and then leave."""
         if self.is_draining or self.state in (State.LEAVING, State.CLOSED):
             return
         self.is_moving = self.is_draining = self.is_alert = True
@@ -478,7 +479,7 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def mark_returned(self) -> None:
-        """Note that the identity has just moved away: report the connection once its client id is known."""
+        """Note that the client came after its identity moved; its first request calls `client_returned`."""
         self.has_returned = self.is_alert = True
 
     def withhold_produce(self) -> None:
@@ -553,14 +554,14 @@ class ClientConnection(asyncio.Protocol):
             self.host.dial(self)
 
     def _keep(self, unconsumed: bytes) -> None:
-        """Keep bytes for the next read. Only a drain leaves more than fits, and never answers them."""
+        """Keep bytes for the next read. Only a drain leaves more bytes than fit; they get no answer."""
         if len(unconsumed) <= MAX_UNCONSUMED_BYTES:
             self.unconsumed = unconsumed
         else:
             self.hold(_TOO_MUCH_IN_A_DRAIN)
 
     def _reply(self) -> int:
-        """Send local replies; returns how many of the consumed bytes they answer."""
+        """Send local replies. Returns: the length of the answered requests, which no broker gets."""
         replies = self.session.local_replies
         self.answered += len(replies)
         self.transport.write(b"".join(replies))
@@ -568,9 +569,9 @@ class ClientConnection(asyncio.Protocol):
         return self.session.discard_bytes
 
     def attend(self, written_bytes: int = 0) -> None:
-        """Resume or pause reading as buffers and requests in flight demand, and advance a move.
+        """Pause or resume reading, depending on full buffers and requests in flight, and advance a move.
 
-        Args: written_bytes: length of the piece of which bytes were just written to the client.
+        Args: written_bytes: length of the read that was just written to the client, in whole or in part.
         """
         if self.session.is_crowded:
             self._check_in_flight()
@@ -588,24 +589,25 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
 
     def _check_in_flight(self) -> None:
-        """Pause at too many requests in flight, and resume at half: a broker answers all, or closes."""
+        """Pause reading at too many requests in flight. Resume at half of them, as a broker answers all."""
         session, requests = self.session, self.host.requests
         in_flight = session.in_flight
         session.is_crowded = in_flight > MANY_IN_FLIGHT // 2
         requests.note(self, IN_FLIGHT_BYTES * in_flight if session.is_crowded else 0)
-        most = max(MANY_IN_FLIGHT, in_flight_limit(requests.limit_bytes, len(requests)))
-        if in_flight >= most:
+        limit = max(MANY_IN_FLIGHT, in_flight_limit(requests.limit_bytes, len(requests)))
+        if in_flight >= limit:
             self.hold(_TOO_MANY_IN_FLIGHT)
-        elif in_flight <= most // 2:
+        elif in_flight <= limit // 2:
             self.release(_TOO_MANY_IN_FLIGHT)
         self._set_alert()
 
     def _set_alert(self) -> None:
+        """Set ``is_alert``: whether `attend` must follow each read."""
         behind = self._broker_buffer_checks > 0 or self in self.host.backlogs
         self.is_alert = self.is_moving or self.session.is_crowded or behind or self.has_returned
 
     def note_response(self) -> int:
-        """Account for the bytes held for a response and behind it; returns how many were released."""
+        """Account for the bytes held for a response and after it. Returns: how many bytes were released."""
         before_bytes = self.host.responses.held_bytes(self)
         held_bytes = self.session.held_bytes
         if not held_bytes and not self.session.is_working:

@@ -16,9 +16,10 @@ from fleet.core.model import BrokerId
 from fleet.proxy.session import Session
 
 MAX_PARTY_CONNECTIONS: Final = 32
-"""How many connections with one host and client id leave together: all of them reconnect at once. More
-connections belong to several clients. Then one connection to each broker leaves at a time, the oldest first,
-because a client opens its connections at about the same time."""
+"""How many connections with one host and client id leave together: all of them reconnect at once.
+
+If there are more, several clients share the id. Then one connection to each broker leaves at a time, the
+oldest first, because a client opens its connections at about the same time."""
 
 
 class Leaver(Hashable, Protocol):

@@ -34,7 +34,7 @@ class Dialer:
     Args:
         upstreams: the addresses of brokers, and which brokers to try.
         context: returns the TLS context for brokers; None for plaintext.
-        shared_tls: the worker's.
+        shared_tls: the TLS state that all connections of the worker share.
         timeout_s: the time limit for connecting to one broker, TLS handshake included.
         on_lost: called with each identity whose broker could not be reached.
         on_unknown: called with each identity that a client waits for because its broker has no known address.

@@ -31,7 +31,7 @@ class ConnectionLimiter:
     """Enforces the limits on the connections of one worker, which has a share of its member's limits.
 
     Args:
-        settings, member: the worker's.
+        settings, member: the settings of the fleet, and of the worker's member.
         all_connections: returns the connections that are open now.
     """
 
@@ -55,7 +55,7 @@ class ConnectionLimiter:
         self.last_sweep_s = asyncio.get_running_loop().time()
         self._rare_sweeps: PeriodicCallback | None = None
         self.frequent_sweeps: PeriodicCallback | None = None
-        """Runs while there are new clients; others mostly owe nothing, and sweeps wake up the worker."""
+        """Runs only while there are new clients: others rarely exceed a limit, and sweeps cost time."""
         self.is_sweeping = False
         self._has_new_clients = False
         self.to_broker_quotas = Quotas(limits.to_broker_bytes_per_second, member.workers)
@@ -81,11 +81,11 @@ class ConnectionLimiter:
                 quota.connections -= 1
 
     def ask_for_broker(self, connection: ClientConnection) -> LimitExceeded | None:
-        """Admit a connection that needs a broker; returns the error if a limit is reached."""
+        """Admit a connection that needs a broker. Returns: the error if a limit is reached."""
         return self.admission.ask_for_broker(connection)
 
     def start(self) -> PeriodicCallback:
-        """Sweep until `stop`; failures of sweeps show in the returned callback's ``failed``."""
+        """Sweep until `stop`. Returns: the callback of the sweeps; ``failed`` has the error of a sweep."""
         self._rare_sweeps = PeriodicCallback(self._timeout_policy.rare_sweep_s, self._sweep_rarely)
         return self._rare_sweeps
 

@@ -34,12 +34,12 @@ class Quota:
         self.connections = 0
 
     def spend(self, size: int) -> bool:
-        """Take bytes out of the credit; returns whether none is left, judged without reading a clock."""
+        """Take bytes out of the credit, without reading a clock. Returns: whether no credit is left."""
         self._credit_bytes -= size
         return self._credit_bytes < 0
 
     def refill(self, now_s: float) -> float:
-        """Add the growth since the last call; returns for how many seconds there will be no credit."""
+        """Add the growth since the last call. Returns: the seconds until there is credit again."""
         grown_bytes = (now_s - self._filled_s) * self._bytes_per_second
         credit_bytes = max(self._credit_bytes, self._least_bytes) + grown_bytes
         self._credit_bytes = min(self._bytes_per_second, credit_bytes)

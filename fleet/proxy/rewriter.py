@@ -286,7 +286,7 @@ class Rewriter:
                 sliced.spent_s += self._clock() - began_s
             return
         if sliced.has_replacements:
-            self._rewritten(self._index, began_s - sliced.spent_s)
+            self._count_rewritten(self._index, began_s - sliced.spent_s)
         self.drop()
         self.left_bytes = 0
 
@@ -314,7 +314,8 @@ class Rewriter:
             mark = layout.patch(frame, self._addresses, parts)
         except OUT_OF_BYTES:
             if complete:
-                raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
+                detail = f"{layout.name} response of {frame_bytes} bytes ends inside a field"
+                raise TruncatedFrame("broker", detail) from None
             return None
         if len(parts) == 1:
             return []
@@ -328,7 +329,7 @@ class Rewriter:
             raise _oversize_error(layout.name, frame_bytes) from None
         if mark < len(frame):
             parts.append(frame[mark:])
-        self._rewritten(index, began_s)
+        self._count_rewritten(index, began_s)
         return parts
 
     def _rewrite_tail(self, original: memoryview) -> bytes | None:
@@ -340,9 +341,10 @@ class Rewriter:
         try:
             rewritten = tail.rewrite(original, layout, self._addresses)
         except OUT_OF_BYTES:
-            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(original)} bytes") from None
+            detail = f"{layout.name} response: tail of {len(original)} bytes ends inside a field"
+            raise TruncatedFrame("broker", detail) from None
         if rewritten is not None:
-            self._rewritten(self._index, began_s)
+            self._count_rewritten(self._index, began_s)
         return rewritten
 
     def _take_newest_book(self) -> AddressBook:
@@ -353,7 +355,8 @@ class Rewriter:
             self._addresses = book.client(self.client_key, self._known_moves)
         return book
 
-    def _rewritten(self, index: int, began_s: float) -> None:
+    def _count_rewritten(self, index: int, began_s: float) -> None:
+        """Count a rewritten response, and observe the time since `began_s`."""
         self._counters.rewritten[API_KEYS[index]] += 1
         if self._clock is not None and self._observe is not None:
             self._observe(self._clock() - began_s)
@@ -424,7 +427,7 @@ class SlicedPatch:
             ended = True
             parts.append(self._frame[end.value :])
         except OUT_OF_BYTES:
-            detail = f"{self._layout.name} response of {len(self._frame)} bytes"
+            detail = f"{self._layout.name} response of {len(self._frame)} bytes ends inside a field"
             raise TruncatedFrame("broker", detail) from None
         if self._measures:
             self.has_replacements = self.has_replacements or len(parts) > 1

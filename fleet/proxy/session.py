@@ -95,7 +95,7 @@ _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
 
 _NO_REQUEST: Final = -1
-"""In place of the oldest request in flight: none is in flight."""
+"""The entry of the oldest request in flight, while none is in flight."""
 _TABLE_LENGTH: Final = len(RESPONSE_LAYOUT_TABLE)
 _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
@@ -301,7 +301,7 @@ class Session:
             self._mode |= _WATCHING_FETCHES
 
     def withhold_produce(self) -> None:
-        """Until `drain`, hold back Produce with a response, and everything behind it."""
+        """Until `drain`, hold back the next Produce with a response, and all requests after it."""
         self._mode |= _WITHHOLDING_PRODUCE
 
     def redirect(self) -> None:
@@ -364,7 +364,7 @@ class Session:
             if not 10 <= size <= self._max_request_bytes:
                 raise _size_error(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
-                raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
+                raise MalformedFrame("client", f"client id of {client_id_length} bytes, request of {size}")
             place: i64 = api_key * VERSIONS_PER_API + version
             response_layout = (
                 RESPONSE_LAYOUT_TABLE[place]
@@ -407,7 +407,7 @@ class Session:
             pos = after
 
     def _remember(self, entry: int) -> None:
-        """Add an entry behind the oldest request in flight."""
+        """Add the entry of a request that is not the oldest in flight."""
         if self._queue is _EMPTY_QUEUE:
             self._queue = deque()
         self._queue.append(entry)
@@ -484,11 +484,11 @@ class Session:
             correlation_id: int = read_i32_be(data, pos + 4)
             correlation_id &= CORRELATION_MASK
             if size < 4:
-                raise MalformedFrame("broker", f"response of {size} bytes")
+                raise MalformedFrame("broker", f"impossible response size of {size} bytes")
             after = pos + 4 + size
             response_layout: i64 = self._oldest
             if response_layout == _NO_REQUEST:
-                detail = f"response with correlation id {correlation_id}, but no request is in flight"
+                detail = f"response with correlation id {correlation_id} although no request is in flight"
                 raise UnknownResponse("broker", detail)
             self._oldest = self._queue.popleft() if self._queue else _NO_REQUEST
             response_layout -= correlation_id
@@ -555,7 +555,7 @@ class Session:
     def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of a connection that is new, has to leave, or has returned.
 
-        Returns: the position behind the frame if it is handled; else _INCOMPLETE or _ORDINARY.
+        Returns: the position after the frame if it is handled; else _INCOMPLETE or _ORDINARY.
         """
         mode = self._mode
         if mode & _LEAVING:
@@ -578,7 +578,7 @@ class Session:
         """Learn the client id from the first request, and answer ApiVersions of an unknown version here.
 
         Clients find out versions with it, and members probe each other with it, so it must not need a broker.
-        Behind a request that went to the broker the answer must keep its place, so the broker gives it.
+        If an earlier request went to the broker, the broker answers this one too: answers keep their order.
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return _INCOMPLETE
@@ -592,7 +592,7 @@ class Session:
             if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
                 if len(self.local_replies) >= MAX_REPLIES_PER_READ:
                     raise OversizeFrame(
-                        "client", f"{MAX_REPLIES_PER_READ} ApiVersions of unknown versions at once"
+                        "client", f"more than {MAX_REPLIES_PER_READ} ApiVersions of unknown versions at once"
                     )
                 self.local_replies.append(build_error_reply(read_i32_be(data, pos + 8)))
                 self.discard_bytes = after
@@ -601,11 +601,11 @@ class Session:
         if not 10 <= size <= self._max_request_bytes:
             return _ORDINARY  # refused there, without waiting for the rest of an HTTP request
         start = pos + REQUEST_HEADER_BYTES
-        ends = start + max(int(read_i16_be(data, pos + 12)), 0)
-        if ends > end and ends <= after:
+        client_id_end = start + max(int(read_i16_be(data, pos + 12)), 0)
+        if client_id_end > end and client_id_end <= after:
             return _INCOMPLETE
         rewriter = self.rewriter
-        rewriter.client_key = b"\0".join((rewriter.client_key, data[start:ends]))
+        rewriter.client_key = b"\0".join((rewriter.client_key, data[start:client_id_end]))
         self._mode &= ~_FIRST_REQUEST
         return _ORDINARY
 
@@ -670,13 +670,13 @@ class Session:
                 acks = produce_acks(frame, version, client_id_length)
                 return _NO_RESPONSE if acks == 0 else response_layout
             if size + 4 > HEADER_LIMIT_BYTES:
-                raise OversizeFrame("client", f"request {key} of {size} bytes")
+                raise OversizeFrame("client", f"request {key} of {size} bytes is above {HEADER_LIMIT_BYTES}")
             return response_layout if complete else _INCOMPLETE
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
-                raise OversizeFrame("client", f"request {key}: acks is not in the first bytes") from None
+                raise OversizeFrame("client", f"no acks in {HEADER_LIMIT_BYTES} bytes of Produce") from None
             if complete:
-                raise TruncatedFrame("client", f"request {key} of {size} bytes") from None
+                raise TruncatedFrame("client", f"request {key} of {size} bytes ends inside a field") from None
             return _INCOMPLETE
 
 
@@ -689,11 +689,11 @@ def _unlisted_response_layout(api_key: int, version: int) -> int:
         detail = "SaslHandshake v0 is not supported, because its tokens have no header; use v1"
         raise UnsupportedVersion("client", detail)
     if api_key != API_VERSIONS:
-        raise UnsupportedVersion("client", f"API key {api_key}, version {version}")
+        raise UnsupportedVersion("client", f"API key {api_key}, version {version} is not offered")
     return UNKNOWN_API_VERSIONS
 
 
 def _size_error(size: int, limit: int) -> MalformedFrame | OversizeFrame:
     if size > limit:
         return OversizeFrame("client", f"request of {size} bytes is above {limit}")
-    return MalformedFrame("client", f"request of {size} bytes")
+    return MalformedFrame("client", f"impossible request size of {size} bytes")

@@ -28,7 +28,7 @@ MAX_SPLICED_BODIES: Final = 64
 HEAD_READ_BYTES: Final = 16 * 1024
 """How many bytes are read at a time between two bodies."""
 MAX_HEAD_READS: Final = 3
-"""Reads behind a body before the transport reads again: the end of a Fetch response may arrive alone."""
+"""Reads after a body until the transport reads again, because a Fetch response may end in a separate read."""
 PIPE_BYTES: Final = 64 * 1024
 """The capacity of a Linux pipe. With a larger one, reading from a broker costs a quarter more."""
 PIPE_FILLS_PER_TURN: Final = 16
@@ -86,13 +86,16 @@ class Pipe:
         return self.active_bodies < self.max_bodies
 
     def fill(self, source: int, most_bytes: int) -> int:
-        """Put in bytes that a socket has received; returns 0 at its end. Raises: BlockingIOError, OSError."""
+        """Put in bytes that a socket has received. Returns: their number; 0 at the end of the socket's bytes.
+
+        Raises: BlockingIOError, OSError
+        """
         count = os.splice(source, self._into, most_bytes, flags=self._flags)
         self.filled_bytes += count
         return count
 
     def empty(self, to: int, size_bytes: int) -> bytes:
-        """Move bytes to a socket; returns the bytes that the socket does not take now. Raises: OSError."""
+        """Move bytes to a socket. Returns: the bytes that the socket does not take now. Raises: OSError."""
         try:
             while size_bytes:
                 size_bytes -= os.splice(self._out, to, size_bytes, flags=self._flags)
@@ -129,13 +132,13 @@ class SpliceOwner(Protocol):
         """Bytes of a body were read from one side, and will reach the other."""
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
-        """Bytes behind a body were read in the transport's place, perhaps the beginning of the next body."""
+        """The splice, not the transport, read bytes after a body, perhaps the start of the next body."""
 
     def splice_ended(self, to_broker: bool) -> None:
         """Stop the splice and read by the transport: no large body is in transit, or the target is slow."""
 
     def side_failed(self, error: OSError, broker: bool) -> None:
-        """A side failed: the kernel reported the error here, and does not report it to the transport."""
+        """The socket of one side failed. The splice got the error, so that side's transport never gets it."""
 
 
 class SplicedBody:
@@ -145,7 +148,7 @@ class SplicedBody:
     bodies are read in small pieces, so that little of the next body is copied.
 
     Args:
-        pipe: the worker's.
+        pipe: the pipe that all bodies of the worker share.
         source, target: the sockets' transports; reading from the source is paused.
         left_bytes: the rest of the first body.
         owner: receives the events.
@@ -261,7 +264,7 @@ class SplicedBody:
             self._owner.body_passed(passed_bytes, self._to_broker)  # may stop this splice
 
     def _receive(self) -> None:
-        """Read the bytes behind a body."""
+        """Read the bytes after a body."""
         owner = self._owner
         try:
             data = os.read(self._source, HEAD_READ_BYTES)

@@ -1,6 +1,6 @@
 """Patches a response with records before its addresses while it passes, without ever holding it whole.
 
-The bytes before the tail pass unchanged. The tail is the short part behind the records that has the
+The bytes before the tail pass unchanged. The tail is the short part after the records that has the
 addresses. The tail is rewritten to the same number of bytes (see ``wire.tail``), because the frame's length
 was sent before.
 """
@@ -126,7 +126,7 @@ class Stream:
         return pos
 
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:
-        """Scan the bytes that have arrived; returns where to continue, perhaps beyond them."""
+        """Scan the bytes that have arrived. Returns: the position to continue from, perhaps beyond them."""
         # The scanner keeps its chunk until the next one, perhaps for long: a released view holds no memory.
         with view[:stop] as chunk:
             try:

@@ -15,12 +15,12 @@ from fleet.core.errors import LimitExceeded, TimeLimit
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """The shortest interval of sweeps."""
 RAREST_SWEEP_S: Final = 30.0
-"""The longest interval of sweeps, however long the time limits are: a sweep also enables keep-alive soon
-after a connection was made."""
+"""The longest interval of sweeps, even if all time limits are longer. A sweep also enables keep-alive, and
+must do so soon after a connection was made."""
 _SWEEPS_PER_TIME_LIMIT: Final = 5
-"""Sweeps within a time limit: a client is closed up to a fifth of the limit late."""
+"""Number of sweeps within a time limit. So a client is closed at most a fifth of the limit too late."""
 _TIMER_TOLERANCE_S: Final = 0.05
-"""How much too early five sweeps may come."""
+"""How much less than the time limit five sweeps may take, because their timers fire slightly early."""
 
 _TIMEOUT_DETAILS: Final[dict[TimeLimit, str]] = {
     "first_request_timeout_s": "no request",
@@ -33,7 +33,7 @@ class TimeoutPolicy:
     """The time limits of a worker.
 
     Args:
-        limits: as configured.
+        limits: the configured limits.
     """
 
     __slots__ = ("_limit_s", "rare_sweep_s", "sweep_s")

@@ -37,7 +37,7 @@ class TlsServer:
         factory: creates the protocol of a client whose handshake is complete.
         refused: called with the address of each client whose handshake failed, and the reason.
         handshake_s: how long a handshake may take.
-        shared: the worker's.
+        shared: the TLS state that all connections of the worker share.
     """
 
     def __init__(

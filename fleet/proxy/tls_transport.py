@@ -41,7 +41,9 @@ _WantRead: Final = ssl.SSLWantReadError
 class SharedTls:
     """The state that all TLS connections of one worker share.
 
-    Args: goodbye_s: how long the other side may take to answer a goodbye, or to read the bytes before it.
+    Args:
+        goodbye_s: how long the other side may take to answer a goodbye (close_notify), or to read the bytes
+            before it.
     """
 
     __slots__ = ("goodbyes", "incoming", "outgoing")
@@ -49,7 +51,7 @@ class SharedTls:
     def __init__(self, goodbye_s: float) -> None:
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
-        """Both buffers are empty whenever code outside one connection's TLS runs."""
+        """The two buffers of all connections: whatever a connection does, both are empty afterwards."""
         self.goodbyes: Deadlines[TlsTransport] = Deadlines(goodbye_s, TlsTransport.abort)
 
 
@@ -57,7 +59,7 @@ class TlsTransport(asyncio.Protocol):
     """One TLS connection.
 
     Args:
-        shared: the worker's.
+        shared: the TLS state that all connections of the worker share.
         context: the TLS context; without renegotiation, so that writing never has to wait for reading.
         factory: creates the carried protocol once the handshake is complete.
         server_hostname: the expected name of the other side; None if the other side is a client.
@@ -109,7 +111,7 @@ class TlsTransport(asyncio.Protocol):
         self._broken = False
         self._has_said_goodbye = False
         self._ended = False
-        """Whether the other side has said goodbye, or ended without."""
+        """Whether the other side has ended, with close_notify or without."""
         self._factory = factory
         self._handshake: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         """None once awaited: its error refers to this connection by its traceback, which would be a cycle."""
@@ -267,7 +269,7 @@ class TlsTransport(asyncio.Protocol):
             self._socket.resume_reading()
 
     def _shake_hands(self, received: bytes = b"") -> bool:
-        """Continue the handshake with the bytes just received; returns whether it is complete."""
+        """Continue the handshake with the bytes just received. Returns: whether it is complete."""
         try:
             self._tls.do_handshake()
         except _WantRead:
@@ -328,7 +330,7 @@ class TlsTransport(asyncio.Protocol):
         return plain
 
     def _send_answers(self) -> None:
-        """Write TLS's own answers, such as new keys; TLS 1.2 declines a new handshake."""
+        """Write TLS's own answers, such as new keys. Cut a peer that causes too many of them."""
         if self._full:
             self._unread_answer_bytes += self._shared.outgoing.pending
         if (
@@ -350,7 +352,7 @@ class TlsTransport(asyncio.Protocol):
             self._socket.write(self._shared.outgoing.read())
 
     def _end(self) -> bool:
-        """Handle the end of the other side's bytes; returns whether bytes may still go there."""
+        """Handle the end of the other side's bytes. Returns: whether the other side may still get bytes."""
         if self._closing:
             self._socket.close()
             return False

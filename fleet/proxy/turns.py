@@ -26,7 +26,7 @@ class TurnQueue:
         return sum(map(len, self._steps.values()))
 
     def add(self, source: str, step: Callable[[], None]) -> None:
-        """Queue a step behind the waiting steps of the same address; does nothing if it waits already."""
+        """Queue a step after those of the same address. Does nothing if the step waits already."""
         self._steps.setdefault(source, {})[step] = None
         self._schedule()
 

@@ -99,7 +99,7 @@ class Worker(Host):
         self._first_directory_s = first_directory_s
         self._spec = spec
         self._member = spec.member
-        self._me = self._member.advertised(spec.settings)
+        self._me = self._member.to_member(spec.settings)
         self._timing = spec.settings.timing
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
@@ -180,9 +180,7 @@ class Worker(Host):
                 async with asyncio.timeout(self._first_directory_s):
                     await self.control_channel.first_directory.wait()
             await self._listen()
-            log.info(
-                "serving %d ports, directory generation %d", len(self.servers), self._directory.generation
-            )
+            log.info("serving: ports=%d generation=%d", len(self.servers), self._directory.generation)
             stopping = asyncio.create_task(stop.wait())
             ends: list[asyncio.Future[None]] = [
                 following,
@@ -249,7 +247,11 @@ class Worker(Host):
         leaving: list[ClientConnection] = []
         for broker_id in broker_ids:
             served = self.connections[broker_id]
-            log.info("identity %d has moved to another member: moving %d connections", broker_id, len(served))
+            log.info(
+                "identity has moved to another member, moving its connections: identity=%d connections=%d",
+                broker_id,
+                len(served),
+            )
             self._moved_s[broker_id] = self._loop.time()
             self._withheld_until_s[broker_id] = {}
             leaving += served
@@ -349,7 +351,7 @@ class Worker(Host):
         everywhere = [
             advertised
             for member in self._spec.settings.members.values()
-            for advertised in member.advertised(self._spec.settings).listeners
+            for advertised in member.to_member(self._spec.settings).listeners
             if advertised.name == listener
         ]
         if any(each.broker_host is not None for each in everywhere):
@@ -414,7 +416,7 @@ class Worker(Host):
             self._loop.call_at(min(until_s, now_s + CLIENT_RETURN_S), self._end_withholding, connection)
 
     def _end_withholding(self, connection: ClientConnection) -> None:
-        """End a withheld connection in order; its requests never run, as its client may have left by now."""
+        """Drain a withheld connection. Its requests never run, because its client may have left by now."""
         if connection in self._withheld:
             self._withheld.remove(connection)
             connection.drain(self._timing.move_timeout_s)
@@ -446,7 +448,7 @@ class Worker(Host):
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
         self._counters.refused(error, connection.describe_peers, time.monotonic())
         if self.traffic_log is not None and not self.sampling.reads:
-            self.sampling.schedule_next()  # the refused read was to be sampled; else no other read ever is
+            self.sampling.schedule_next()  # this read was due for sampling: choose the next one
 
     def _handshake_failed(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
@@ -483,7 +485,7 @@ class Worker(Host):
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id
         requests = connection.session.in_flight
-        log.warning("closing a client of %s with %d requests unanswered", where, requests)
+        log.warning("closing a client with requests unanswered: broker=%s requests=%d", where, requests)
 
     def sampled(self, connection: ClientConnection) -> None:
         connection.traffic.sampled(connection.session.client_id, connection.session.in_flight)
@@ -529,7 +531,7 @@ class Worker(Host):
     async def _drain_all(self) -> None:
         """Let all clients leave, and only then stop listening: a refused client reports an error."""
         connections = self._all_connections()
-        log.info("draining %d connections", len(connections))
+        log.info("draining: connections=%d", len(connections))
         phase_s = self._timing.drain_timeout_s * DRAIN_PHASE_SHARE
         interval_s = min(self._move_interval_s, phase_s / max(1, len(connections)))
         if self._next_departure is not None:

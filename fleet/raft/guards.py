@@ -97,7 +97,10 @@ def check_library(version: str = VERSION) -> None:
     if version != SUPPORTED_VERSION:
         raise RaftError(f"pysyncobj {version} is not supported; install pysyncobj {SUPPORTED_VERSION}")
     missing = [
-        f"{place}.{name}" for place, names in _NAMES.items() for name in names if not _has(place, name)
+        f"{place}.{name}"
+        for place, names in _NAMES.items()
+        for name in names
+        if not _has_attribute(place, name)
     ]
     if missing:
         raise RaftError(
@@ -117,7 +120,7 @@ def check_instance(instance: object) -> None:
         )
 
 
-def _has(place: str, name: str) -> bool:
+def _has_attribute(place: str, name: str) -> bool:
     module, _, attribute = place.partition(":")
     owner: object = importlib.import_module(module)
     return hasattr(getattr(owner, attribute, None) if attribute else owner, name)

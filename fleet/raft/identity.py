@@ -118,15 +118,15 @@ class Standing:
         Raises: ValueError: the value is not a standing
         """
         if not isinstance(value, list | tuple) or len(value) != 8:
-            raise ValueError("standing is not a list of 8 values")
+            raise ValueError("standing must be a list of 8 values")
         journal_id, starts, flags, life, term, voted_for, last_term, last_index = value
         for text in (journal_id, life, "" if voted_for is None else voted_for):
             if not isinstance(text, str) or len(text) > _MAX_TEXT_CHARACTERS:
-                raise ValueError(f"standing has {text!r:.80} instead of a text")
+                raise ValueError(f"standing has {text!r:.80} where a text is expected")
         for number in (starts, flags, term, last_term, last_index):
             if (
                 type(number) is not int or not 0 <= number < _MAX_INT
             ):  # refuses True, which isinstance accepts
-                raise ValueError(f"standing has {number!r:.80} instead of a number")
+                raise ValueError(f"standing has {number!r:.80} where a number is expected")
         identity = Identity.from_flags(journal_id, starts, flags)
         return Standing(identity, life, term, voted_for, last_term, last_index)

@@ -39,7 +39,7 @@ _HEADER: Final = struct.Struct(f">8sQI{IDENTITY_BYTES}s")
 _FRAME: Final = struct.Struct(">4sII")
 FIRST_FRAME: Final = _HEADER.size
 _SLOW_S: Final = 0.2
-"""While its disk blocks for longer than this, a member is silent long enough for an election without it."""
+"""A member whose disk blocks for longer than this is silent for so long that the others elect a leader."""
 
 ADVICE: Final = (
     "This member does not take part in Raft. To repair it, stop the member, run `fleet journal reset "
@@ -94,7 +94,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         if not writable:
             return
         if self._torn:
-            log.warning("trimmed the tail of an interrupted write: %s bytes=%d offset=%d", path, *self._torn)
+            log.warning("trimmed an interrupted write: path=%s bytes=%d offset=%d", path, *self._torn)
         # On disk before any message of this life: peers would take an uncounted start for a copy.
         if self.identity is None:
             self.identity = Identity.make(was_erased=self.is_of_earlier_release)
@@ -224,7 +224,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self.pending.clear()
         took_s = time.monotonic() - began_s
         if took_s > _SLOW_S:
-            log.warning("slow disk: flushing Raft's journal took %.2f s", took_s)
+            log.warning("slow disk, flushed Raft's journal: took_s=%.2f", took_s)
 
     # Reading and rewriting the file.
 
@@ -241,7 +241,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self.identity = Identity.unpack(spare)
         self.is_of_earlier_release = spare == NO_IDENTITY
         if self.identity is None and not self.is_of_earlier_release:
-            log.warning("journal id is damaged, creating a new one: %s", self._path)
+            log.warning("journal id is damaged, creating a new one: path=%s", self._path)
         position = FIRST_FRAME
         while position < len(data):
             body = body_at(data, position)
@@ -254,7 +254,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             self._expect_committed(commit_index, base)
             self._commit_index = max(1, min(commit_index, self.last_index))
         else:
-            log.warning("commit index is damaged, waiting for a leader to apply the log: %s", self._path)
+            log.warning("commit index is damaged, waiting for a leader to apply the log: path=%s", self._path)
 
     def _expect_committed(self, commit_index: int, base: tuple[Entry, Entry] | None) -> None:
         """Refuse a log without all committed entries: they were on disk, whatever write was interrupted."""

@@ -33,7 +33,7 @@ _MAX_TIMEOUT_FACTOR: Final = 8
 """The longest wait of a candidate without votes, as a multiple of the election timeout."""
 
 _MAX_DEFERRALS: Final = 5
-"""How often a late member defers its candidacy without hearing a leader. A process that competes for a CPU
+"""How many times a late member defers its candidacy without hearing a leader. A process without a free CPU
 may run for too short a time to read one message."""
 
 

@@ -108,7 +108,7 @@ def _append_entries(message: Message) -> Message:
         checked["serialized"] = _piece(message.get("serialized"))
         return checked
     if "transmission" in message:  # pickled parts of an entry that is larger than any command of the fleet
-        raise MalformedMessage("an entry in parts")
+        raise MalformedMessage("append_entries has a part of an entry; this fleet sends whole entries only")
     for name in ("prevLogIdx", "prevLogTerm"):
         checked[name] = _field(message, name, int)
     checked["entries"] = _entries(message, checked)
@@ -125,7 +125,7 @@ def _entries(message: Message, checked: Message) -> list[Entry]:
                 _command(command, REGULAR + NO_OP)
                 if entry_index != index + 1 or not term <= entry_term <= checked["term"]:
                     raise MalformedMessage(
-                        f"entry {entry_index} of term {entry_term} after {index} of term {term}"
+                        f"entry {entry_index} of term {entry_term} cannot follow entry {index} of term {term}"
                     )
                 index, term = entry_index, entry_term
                 entries.append(Entry(command, entry_index, entry_term))
@@ -145,15 +145,17 @@ def _piece(value: object) -> tuple[bytes, bool, bool] | None:
 
 def _command(command: bytes, kinds: bytes) -> None:
     if not command or command[0] not in kinds:
-        raise MalformedMessage(f"a command of kind {command[:1]!r}")
+        raise MalformedMessage(f"unknown kind of command {command[:1]!r}")
     if len(command) > MAX_COMMAND_BYTES:
-        raise MalformedMessage(f"a command of {len(command)} bytes")
+        raise MalformedMessage(f"command of {len(command)} bytes is above {MAX_COMMAND_BYTES}")
 
 
 def _field(message: Message, name: str, expected: type) -> Any:
     value: Any = message.get(name)
     if type(value) is not expected:  # refuses True for int, which isinstance accepts
-        raise MalformedMessage(f"{message.get('type')!r}: {name} is {type(value).__name__}")
+        raise MalformedMessage(
+            f"{message.get('type')!r}: {name} is {type(value).__name__}, expected {expected.__name__}"
+        )
     if isinstance(value, int) and not 0 <= value < _MAX_INT:
-        raise MalformedMessage(f"{message.get('type')!r}: {name} is {value}")
+        raise MalformedMessage(f"{message.get('type')!r}: {name} {value} is out of range")
     return value

@@ -297,7 +297,7 @@ def _secure_tree(private: _Folder, user: User, group: int | None) -> None:
                 finally:
                     os.close(entry)
     if restricted:
-        log.warning("removed access of other users: %s files=%d", private.path, restricted)
+        log.warning("removed access of other users: path=%s files=%d", private.path, restricted)
 
 
 def _raise(error: OSError) -> None:
@@ -316,7 +316,7 @@ def _open_private(root: _Folder, user: User, group: int | None) -> int:
     try:
         check_entry(path, os.fstat(fd), user, group)
         if _restrict(fd, path):
-            log.warning("removed access of other users: %s", path)
+            log.warning("removed access of other users: path=%s", path)
     except BaseException:
         os.close(fd)
         raise
@@ -437,7 +437,7 @@ def _move(root: _Folder, private: _Folder, name: str) -> None:
         _expect_copy(root.path / name, private.path / name)
         _set_aside(root, private, name)
     else:
-        log.info("moved %s to %s", root.path / name, private.path / name)
+        log.info("moved a file of release 0.2.0: from=%s to=%s", root.path / name, private.path / name)
 
 
 def _expect_copy(former: Path, own: Path) -> None:
@@ -445,7 +445,7 @@ def _expect_copy(former: Path, own: Path) -> None:
 
     Raises: Refusal: the folders differ, and a voter that uses the older one forgets its promises
     """
-    if not _is_same(former, own):
+    if not _have_same_files(former, own):
         raise Refusal(
             f"{former} and {own} both contain Raft's files, but they differ; "
             "move the older folder away. If you do not know which one is older, move both away and run "
@@ -457,10 +457,13 @@ def _set_aside(root: _Folder, private: _Folder, name: str) -> None:
     """Rename an entry that the private folder already has: a program that follows links has copied it."""
     aside = f"{name}.copy-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     os.rename(name, aside, src_dir_fd=root.fd, dst_dir_fd=root.fd)
-    log.warning("set a copy aside: %s copy_of=%s new_name=%s", root.path / name, private.path / name, aside)
+    log.warning(
+        "set a copy aside: path=%s copy_of=%s new_name=%s", root.path / name, private.path / name, aside
+    )
 
 
-def _is_same(former: Path, own: Path) -> bool:
+def _have_same_files(former: Path, own: Path) -> bool:
+    """Whether two folders have the same files with the same content."""
     names = os.listdir(former)
     if sorted(names) != sorted(os.listdir(own)):
         return False

@@ -27,7 +27,7 @@ def next_incarnation(folder: Path, now_ms: int) -> int:
     except FileNotFoundError:
         last = 0
     except (OSError, ValueError) as error:
-        log.warning("cannot read the last incarnation, using only the clock: %s (%s)", path, error)
+        log.warning("cannot read the last incarnation, using only the clock: path=%s: %s", path, error)
         last = 0
     incarnation = max(last + 1, now_ms)
     temporary = path.with_name(f"{INCARNATION_FILE}.new")
@@ -39,5 +39,5 @@ def next_incarnation(folder: Path, now_ms: int) -> int:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        log.warning("incarnation cannot be written: %s (%s)", path, error.strerror or error)
+        log.warning("cannot write the incarnation: path=%s: %s", path, error.strerror or error)
     return incarnation

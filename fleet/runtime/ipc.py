@@ -103,9 +103,9 @@ class ConnectionRow:
         owned: whether this member owned that broker at that time.
         client: the address of the client.
         end: None for a beginning; else the reason of the end. ``client``: the client closed it; ``moved``:
-            the worker closed it in order after a move; ``unanswered``: as ``moved``, but requests in flight
-            took too long; ``broker``: the broker closed it; ``unreachable``: the broker could not be reached;
-            ``refused``: it carried another protocol than Kafka's, or reached a limit.
+            the worker closed it after a move, with all requests answered; ``unanswered``: as ``moved``, but
+            requests in flight took too long; ``broker``: the broker closed it; ``unreachable``: the broker
+            could not be reached; ``refused``: it carried another protocol than Kafka's, or reached a limit.
         open_s: how long the connection was open.
     """
 
@@ -318,5 +318,5 @@ def read_directory(path: Path) -> Directory | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        log.warning("ignoring an unusable directory file: %s: %s", path, str(error).splitlines()[0])
+        log.warning("ignoring an unusable directory file: path=%s: %s", path, str(error).splitlines()[0])
         return None

@@ -242,7 +242,7 @@ class Supervisor:
             now_s = time.monotonic()
             self._start_due(now_s)
             self._advance(now_s)
-            if self._phase is Phase.DRAINING and self._stopped(now_s):
+            if self._phase is Phase.DRAINING and self._is_stopped(now_s):
                 return 0
             wait_s = max(0.0, self._next_due_s(now_s) - now_s)
             ready = self._selector.select(wait_s)
@@ -300,7 +300,7 @@ class Supervisor:
     def _report_ready(self) -> None:
         if not self._is_ready_reported and all(child.has_beaten for child in self._children):
             self._is_ready_reported = True
-            log.info("ready: %s", ", ".join(child.name for child in self._children))
+            log.info("ready: children=%s", ", ".join(child.name for child in self._children))
             _notify("READY=1")
 
     def _give_fresh_time(self, now_s: float, gap_s: float) -> None:
@@ -465,7 +465,7 @@ class Supervisor:
         for worker in self._workers:
             self.send_signal(worker, signal.SIGTERM)
 
-    def _stopped(self, now_s: float) -> bool:
+    def _is_stopped(self, now_s: float) -> bool:
         """Whether no child is left, or the remaining children have used up their time."""
         left = self._running()
         if not left:

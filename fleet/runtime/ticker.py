@@ -50,7 +50,7 @@ class PeriodicCallback:
         except OSError:  # another system than Linux, or too many open files
             self._timer = self._loop.call_later(self._until_next(), self._tick)
         else:
-            self._loop.add_reader(self._descriptor, self._expired)
+            self._loop.add_reader(self._descriptor, self._on_timer)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -69,7 +69,7 @@ class PeriodicCallback:
     def _until_next(self) -> float:
         return until_tick(time.monotonic() - _BEGAN_S, self._every_s)
 
-    def _expired(self) -> None:
+    def _on_timer(self) -> None:
         if self._descriptor is not None and timerfd.has_expired(self._descriptor):
             self._do()
 

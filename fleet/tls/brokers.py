@@ -22,7 +22,7 @@ def broker_tls(upstream: UpstreamSettings) -> BrokerTls | None:
 
 
 def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
-    """Raises: OSError: a file cannot be used."""
+    """A context from the current files; the error names the section. Raises: OSError: a file is unusable."""
     try:
         return broker_context(tls)
     except OSError as error:

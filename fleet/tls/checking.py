@@ -319,8 +319,12 @@ def _admin_problems(tls: AdminTlsSettings, address: Endpoint, must_be_there: boo
     except UnusableInput as error:
         checker.report_unusable(error)
     except OSError as error:
-        fix = f"issue it for {address.host} and server authentication, by an authority in admin.tls.ca"
-        checker.report("certificate", f"commands would refuse it: {explain(error)}", fix)
+        fix = (
+            f"issue the certificate for {address.host} and for server authentication, "
+            "by an authority in admin.tls.ca"
+        )
+        problem = f"`fleet` commands would refuse this certificate: {explain(error)}"
+        checker.report("certificate", problem, fix)
     return checker.problems
 
 

@@ -74,8 +74,8 @@ def load_pair(
             fix = "issue it with SHA-256, and with an RSA key of 2048 bits or an EC key"
             raise UnusableInput(fields[0], certificate, rule, fix) from error
         if not _holds_certificates(certificate):
-            raise _unusable(fields[0], certificate, chain, "certificate", error) from error
-        raise _unusable(fields[1], key, private, "private key", error) from error
+            raise _unusable_pem(fields[0], certificate, chain, "certificate", error) from error
+        raise _unusable_pem(fields[1], key, private, "private key", error) from error
 
 
 def load_authorities(context: ssl.SSLContext, path: Path, field: str) -> None:
@@ -87,7 +87,7 @@ def load_authorities(context: ssl.SSLContext, path: Path, field: str) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise _unusable(field, path, raw, "certificate", error) from error
+        raise _unusable_pem(field, path, raw, "certificate", error) from error
 
 
 def verifying_context(ca: Path | None, field: str = "ca") -> ssl.SSLContext:
@@ -102,7 +102,7 @@ def verifying_context(ca: Path | None, field: str = "ca") -> ssl.SSLContext:
     except ssl.SSLError as error:
         if ca is None:
             raise
-        raise _unusable(field, ca, raw, "certificate", error) from error
+        raise _unusable_pem(field, ca, raw, "certificate", error) from error
     except OSError as error:
         log = os.environ.get(_KEY_LOG)
         if not log:
@@ -183,7 +183,7 @@ def _holds_certificates(path: Path) -> bool:
     return True
 
 
-def _unusable(field: str, path: Path, raw: bytes, kind: PemKind, error: ssl.SSLError) -> UnusableInput:
+def _unusable_pem(field: str, path: Path, raw: bytes, kind: PemKind, error: ssl.SSLError) -> UnusableInput:
     other = f"is not a PEM {kind} that OpenSSL can read ({_words(error)})", "name the right file"
     return UnusableInput(field, path, *(pem_fault(raw, kind) or other))
 

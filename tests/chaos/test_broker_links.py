@@ -226,7 +226,7 @@ def test_drain_repeats_no_record_without_idempotence(
 
 def connection_count(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: BrokerId) -> int:
     """Number of connections of a process to a member's identity ports."""
-    member = fleet.settings.member(proxy_id).advertised(fleet.settings)
+    member = fleet.settings.member(proxy_id).to_member(fleet.settings)
     ports = {member.endpoint(LISTENER, each) for each in broker_ids}
     found = psutil.Process(pid).net_connections("tcp")
     return sum(

@@ -70,7 +70,7 @@ def advertised(fleet: LocalFleet) -> Mapping[BrokerId, Endpoint]:
     """The endpoint that an idle fleet advertises for each broker."""
     found = {}
     for each in fleet.ownership(fleet.members[0]).identities:
-        owner = fleet.settings.member(each.committed[0]).advertised(fleet.settings)
+        owner = fleet.settings.member(each.committed[0]).to_member(fleet.settings)
         endpoint = owner.endpoint(LISTENER, each.broker_id)
         assert endpoint is not None
         found[each.broker_id] = endpoint

@@ -53,7 +53,7 @@ def scripted_setup(folder: Path, messages: list[Message]) -> Iterator[ScriptedSe
     )
     with fleet:
         fleet.await_settled(frozenset(endpoints))
-        member = fleet.settings.member("p1").advertised(fleet.settings)
+        member = fleet.settings.member("p1").to_member(fleet.settings)
         advertised = {
             each: endpoint
             for each in endpoints

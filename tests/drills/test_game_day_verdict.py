@@ -88,7 +88,7 @@ def test_report_has_the_numbers_that_an_operator_needs() -> None:
         "histories and logs: [red]here",
     ):
         assert part in said
-    assert "lost: clients: 6 of 1806 acknowledged records" in printed(seen(stream=without(40)))
+    assert "lost: clients: 6 of 1806 acknowledged records are lost" in printed(seen(stream=without(40)))
 
 
 def test_picture_has_a_mark_for_each_event(tmp_path: Path) -> None:

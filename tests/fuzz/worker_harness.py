@@ -360,7 +360,7 @@ class WorkerHarness:
         with patch.object(worker, "create_pipe", lambda: None):
             new_worker = Worker(spec)
         new_worker.turns = TurnQueue(self.turns.append)
-        owners, me = {1: ("p1",)}, spec.member.advertised(spec.settings)
+        owners, me = {1: ("p1",)}, spec.member.to_member(spec.settings)
         brokers = {1: Broker(1, HOST, 1)}
         new_worker.apply(Directory(advertised=owners, members={"p1": me}, brokers=brokers, generation=1))
         return new_worker

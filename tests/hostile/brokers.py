@@ -294,7 +294,7 @@ def hostile_broker_fleet(folder: Path) -> Iterator[HostileBrokerFleet]:
     space = IdentitySpace(first_id=1, count=len(endpoints))
     with LocalFleet(folder, list(endpoints.values()), 1, identities=space) as fleet:
         fleet.await_settled(frozenset(endpoints))
-        member = fleet.settings.member("p1").advertised(fleet.settings)
+        member = fleet.settings.member("p1").to_member(fleet.settings)
         identities = (member.endpoint("external", each) for each in endpoints)
         ports = [fleet.bootstrap_endpoint("p1"), *(each for each in identities if each is not None)]
         yield HostileBrokerFleet(brokers, fleet, ports)

@@ -180,7 +180,7 @@ def ports_of(fleet: LocalFleet) -> list[Endpoint]:
     """The ports of all members: bootstrap, and those of the identities."""
     found = []
     for proxy_id in fleet.members:
-        member = fleet.settings.member(proxy_id).advertised(fleet.settings)
+        member = fleet.settings.member(proxy_id).to_member(fleet.settings)
         identities = (member.endpoint("external", broker_id) for broker_id in (1, 2, 3))
         found += [fleet.bootstrap_endpoint(proxy_id), *(each for each in identities if each is not None)]
     return found

@@ -221,7 +221,7 @@ class StrangerRun:
     def __init__(self, fleet: LocalFleet, broker_id: BrokerId, result: Result, say: Say) -> None:
         self._fleet, self._result, self._say = fleet, result, say
         member = fleet.settings.member(ATTACKED_ID)
-        advertised = member.advertised(fleet.settings)
+        advertised = member.to_member(fleet.settings)
         broker = advertised.endpoint(LISTENER, broker_id)
         assert broker is not None
         self._ports: dict[Port, Endpoint] = {

@@ -24,7 +24,7 @@ UNSUPPORTED_VERSION = 35
 
 def identity_port(fleet: LocalFleet, proxy_id: str, broker_id: BrokerId) -> Endpoint:
     """The address of an identity at one member, regardless of the owner."""
-    endpoint = fleet.settings.member(proxy_id).advertised(fleet.settings).endpoint("external", broker_id)
+    endpoint = fleet.settings.member(proxy_id).to_member(fleet.settings).endpoint("external", broker_id)
     assert endpoint is not None
     return endpoint
 

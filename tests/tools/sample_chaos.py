@@ -13,7 +13,7 @@ def chaos_run(**changes: Any) -> RunResult:
         "plan": "7",
         "replay": 'make chaos ARGS="--runs 1 --seed 7"',
         "folder": "run-1",
-        "violations": (Violation("lost", "idempotent: 2 of 90 acknowledged records"),),
+        "violations": (Violation("lost", "idempotent: 2 of 90 acknowledged records are lost"),),
         "faults": ("kill_member", "kill_member", "kill_all"),
         "takeovers_ms": (30.0, 10.0),
         "stalls_ms": {"idempotent": 300.0, "acks0": 100.0},

@@ -40,6 +40,6 @@ def test_list_names_packages_and_modules_in_order(tmp_path: Path) -> None:
     )
 
 
-def test_page_has_the_list_of_today() -> None:
+def test_architecture_page_has_the_current_list() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == with_list(page, module_list(ROOT / "fleet"))

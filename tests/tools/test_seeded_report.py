@@ -50,7 +50,8 @@ def test_the_page_tells_of_violations_and_how_to_repeat_them() -> None:
     assert "**1 violations**" in text
     assert "| kill member | 2 |" in text
     assert (
-        '- 7, lost: idempotent: 2 of 90 acknowledged records (`make chaos ARGS="--runs 1 --seed 7"`)' in text
+        '- 7, lost: idempotent: 2 of 90 acknowledged records are lost (`make chaos ARGS="--runs 1 --seed 7"`)'
+        in text
     )
     assert "## Violations" not in page(summarize([chaos_run(violations=())]), 7)
 

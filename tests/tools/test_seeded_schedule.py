@@ -79,7 +79,7 @@ def test_chosen_plans_have_each_kind_of_client_between_them() -> None:
     assert set(KINDS) == {"idempotent", *OTHER_WORKLOADS}
 
 
-def test_harsh_faults_leave_one_another_room() -> None:
+def test_harsh_faults_do_not_overlap() -> None:
     for plan in map(plan_of, SEEDS):
         harsh = [fault for fault in plan.faults if fault.kind not in GENTLE]
         assert harsh

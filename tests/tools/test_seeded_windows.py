@@ -56,7 +56,7 @@ def cut(number: int, at_ms: int) -> list[ConnectionEvent]:
     return [opened, replace(opened, id=f"x{number}/end", what="cut", why="unreachable", at_ms=at_ms)]
 
 
-def test_takeover_lasts_from_last_life_to_last_advertisement() -> None:
+def test_takeover_lasts_from_last_alive_to_last_advertised() -> None:
     later = replace(OPENED, id="d", connection="d", at_ms=10_300)
     elsewhere = replace(OPENED, id="e", connection="e", told_by="p3", at_ms=10_150)
     found = from_events([TAKEN, OTHER, TAKEN, OPENED, later, elsewhere], UNTIL_MS)
@@ -65,7 +65,7 @@ def test_takeover_lasts_from_last_life_to_last_advertisement() -> None:
     assert found.missing_ms == {1: 100}
 
 
-def test_takeover_without_life_lasts_from_first_sign_of_death() -> None:
+def test_takeover_without_alive_time_begins_at_first_sign() -> None:
     assert from_events([replace(TAKEN, alive_at_ms=None)], UNTIL_MS).windows(UNTIL_MS) == {
         1: [(10_050, 10_060)]
     }

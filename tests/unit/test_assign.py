@@ -158,7 +158,7 @@ def test_simultaneous_deaths_have_different_successors() -> None:
     assert len({o.successors[0] for o in after.values()}) >= 4
 
 
-def test_identities_of_brokers_that_are_gone_are_left_out() -> None:
+def test_identities_of_removed_brokers_are_left_out() -> None:
     before = assign(members("p1", "p2"), brokers(3), {}, {})
     assert take_over(members("p1", "p2"), brokers(2), before, {}).keys() == {1, 2}
 

@@ -31,5 +31,5 @@ def test_named_module_exists_and_belongs_to_the_fleet(file: str, name: str) -> N
     assert find_spec(name) is not None, f"{file}: there is no {name}"
 
 
-def test_modules_are_named_somewhere() -> None:
+def test_module_names_in_code_are_found() -> None:
     assert ("cli/game_day.py", "fleet.drills.spark_audit") in named_modules()

@@ -129,7 +129,7 @@ class Collector:
     async def _certificate(self, server: tuple[str, Endpoint, Address | None]) -> CertificateExpiry:
         owner, endpoint, address = server
         try:
-            tls = _unverified() if address is None else self._tls(address)
+            tls = _unverified_context() if address is None else self._tls(address)
             async with asyncio.timeout(self.timeout_s):
                 _, writer = await _open(endpoint, tls)
             try:
@@ -185,7 +185,7 @@ def _offsets(answers: Answers, before_s: float, after_s: float) -> dict[ProxyId,
     return offsets
 
 
-def _unverified() -> ssl.SSLContext:
+def _unverified_context() -> ssl.SSLContext:
     """A context that accepts every certificate, to read its expiry."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

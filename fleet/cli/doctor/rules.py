@@ -80,7 +80,7 @@ def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
             "leader",
             "warning",
             detail,
-            "run fleet doctor again; if it stays, check the links between members",
+            "run fleet doctor again; if the leaders still differ, check the links between members",
         )
     versions = sorted({answer.version for answer in answers})
     if len(versions) > 1:

@@ -157,13 +157,13 @@ def print_plan(plan: PlanDocument, console: Console) -> None:
         console.print(f"[red]{title}, no member could own a broker: nothing would move[/]")
     elif not plan.moves:
         console.print(f"{title}, nothing would move")
-    table = titled(f"{title}, from generation {plan.generation}", "broker", "owners now", "owners then")
+    table = titled(f"{title}, from generation {plan.generation}", "broker", "owners now", "owners after")
     for move in plan.moves:
         table.add_row(str(move.broker_id), _names(move.before), _names(move.after))
     if plan.moves:
         console.print(table)
-    weighed = ("weight now", "weight then") if plan.weighed else ()
-    loads = titled("Identities of each member", "member", "now", "then", *weighed)
+    weighed = ("weight now", "weight after") if plan.weighed else ()
+    loads = titled("Identities of each member", "member", "now", "after", *weighed)
     for load in plan.loads:
         weights = (f"{each:,.0f}" for each in (load.weight_before, load.weight_after) if each is not None)
         loads.add_row(escape(load.proxy_id), str(load.before), str(load.after), *weights)
@@ -212,7 +212,7 @@ def _print_change(
 
 
 def print_rolling_restart(document: RollingRestartDocument, console: Console) -> None:
-    table = titled("Restarted", "member", "was leader", "whole and at rest after")
+    table = titled("Restarted", "member", "was leader", "at rest after")
     for member in document.members:
         table.add_row(escape(member.proxy_id), "yes" if member.was_leader else "no", f"{member.took_s:.1f} s")
     console.print(table)

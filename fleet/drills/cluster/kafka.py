@@ -34,7 +34,7 @@ from fleet.drills.cluster.spawn import end, spawn, tail
 
 START_LIMIT_S = 90.0
 STOPPED = 128 + signal.SIGTERM
-"""The exit code of a Java virtual machine that shuts down in order after SIGTERM."""
+"""The exit code of a Java virtual machine that shuts down cleanly after SIGTERM."""
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER_HEAP = ("-Xms128m", "-Xmx512m")
@@ -185,7 +185,9 @@ class KafkaCluster:
         """
         deadline_s = time.monotonic() + limit_s
         expected = {broker_id for broker_id, process in self._processes.items() if process.poll() is None}
-        clients = [AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._of(expected)]
+        clients = [
+            AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._addresses_of(expected)
+        ]
         while clients:
             self._check_alive(expected)
             if _registered(clients[0], self.cluster_id()) >= expected:
@@ -240,7 +242,7 @@ class KafkaCluster:
         return self._processes[broker_id].pid
 
     def restart_broker(self, broker_id: BrokerId, limit_s: float = START_LIMIT_S) -> None:
-        """Stop one broker in order, start it again, and wait until every broker is ready."""
+        """Stop one broker cleanly, start it again, and wait until every broker is ready."""
         self.stop_broker(broker_id)
         self.start_broker(broker_id)
         self.await_ready(limit_s)
@@ -329,7 +331,7 @@ class KafkaCluster:
     def _data(self, broker_id: BrokerId) -> Path:
         return self._folder / "data" / f"kafka-{broker_id}"
 
-    def _of(self, broker_ids: set[BrokerId]) -> list[Endpoint]:
+    def _addresses_of(self, broker_ids: set[BrokerId]) -> list[Endpoint]:
         return [Endpoint(self.brokers[known].host, self.brokers[known].port) for known in sorted(broker_ids)]
 
     def _write_properties(self) -> None:

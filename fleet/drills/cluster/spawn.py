@@ -1,7 +1,7 @@
 """Starts child processes that never outlive this process.
 
-A child gets a session of its own: Ctrl-C on the terminal reaches only the parent, which stops its children in
-order. A child also gets Linux's parent-death signal: the child ends even if the parent is killed.
+A child gets a session of its own: Ctrl-C on the terminal reaches only the parent, which stops its children
+cleanly. A child also gets Linux's parent-death signal: the child ends even if the parent is killed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def proof_of(effect: Effect, glimpse: Glimpse) -> str:
     Raises: FaultNotObserved: another effect is visible.
     """
     if effect == "drained":
-        return _drained(glimpse)
+        return _drain_proof(glimpse)
     survivors = glimpse.survivor_reports
     if any(each.status is MemberStatus.DRAINING for each in survivors.values()):
         raise FaultNotObserved(
@@ -77,7 +77,7 @@ def explain_missing_proof(effect: Effect, glimpse: Glimpse) -> str:
     if not survivors:
         return "no other member answers"
     if effect == "drained":
-        owned = sorted(_owned(glimpse))
+        owned = sorted(_owned_identities(glimpse))
         return f"{victim} still owns {owned}" if owned else f"not all members report {victim} as drained"
     if glimpse.silent_s < SILENT_AFTER_S:
         return f"{victim} still answers clients, and has not restarted"
@@ -85,17 +85,18 @@ def explain_missing_proof(effect: Effect, glimpse: Glimpse) -> str:
     return f"{victim} does not answer here, but is up for {', '.join(hearing)}"
 
 
-def _drained(glimpse: Glimpse) -> str:
+def _drain_proof(glimpse: Glimpse) -> str:
+    """The proof of a drain: all members report the victim as drained, without identities; or empty."""
     reports = [each for answer in glimpse.answers.values() for each in answer.members]
     members = {each.proxy_id for each in reports}
-    if not members or glimpse.answers.keys() < members or _owned(glimpse):
+    if not members or glimpse.answers.keys() < members or _owned_identities(glimpse):
         return ""
     if not all(each.drained for each in reports if each.proxy_id == glimpse.victim):
         return ""
     return f"{glimpse.victim} is drained and owns nothing: reported by all {len(members)} members"
 
 
-def _owned(glimpse: Glimpse) -> set[BrokerId]:
+def _owned_identities(glimpse: Glimpse) -> set[BrokerId]:
     """The identities of the victim, in any report or any Metadata."""
     reported = {
         identity.broker_id

@@ -103,7 +103,11 @@ class FaultInjector:
             await asyncio.sleep(_OBSERVATION_INTERVAL_S)
 
     async def _prove(self, victim: ProxyId, since_s: float) -> tuple[str, float]:
-        """Returns: the proof, the victim's last sign of life. Raises: FaultNotObserved: no proof in time."""
+        """Wait for a proof of the fault.
+
+        Returns: the proof, and the time of the victim's last sign of life.
+        Raises:  FaultNotObserved: there is no proof in time.
+        """
         effect = self.options.definition.effect
         deadline_s = time.monotonic() + PROOF_LIMIT_S
         while True:

@@ -166,7 +166,7 @@ def document(seen: Observations) -> GameDayDocument:
         scenario=seen.options.scenario,
         kept=not seen.violations,
         began=seen.began,
-        lasted_s=_rounded(seen.window.until_s - began_s),
+        lasted_s=_round(seen.window.until_s - began_s),
         topic=seen.topic,
         fault=_fault(seen),
         records=RecordsDocument(
@@ -182,8 +182,8 @@ def document(seen: Observations) -> GameDayDocument:
         producer_stall=_stall(seen, seen.stream.acknowledged),
         consumer_stall=_stall(seen, seen.stream.received),
         violations=tuple(BrokenPromise(each.rule, each.detail) for each in seen.violations),
-        errors=tuple(ReportedError(_rounded(each.at_s - began_s), each.text) for each in seen.reports),
-        steps=tuple(Step(_rounded(at_s - began_s), what) for at_s, what in seen.steps),
+        errors=tuple(ReportedError(_round(each.at_s - began_s), each.text) for each in seen.reports),
+        steps=tuple(Step(_round(at_s - began_s), what) for at_s, what in seen.steps),
         picture=None if seen.options.picture is None else str(seen.options.picture),
         folder=seen.folder,
     )
@@ -221,9 +221,9 @@ def _fault(seen: Observations) -> FaultDocument | None:
     return FaultDocument(
         victim=seen.plan.victim,
         was_leader=seen.plan.was_leader,
-        at_s=_rounded(fault.at_s - began_s),
-        until_s=_rounded(fault.until_s - began_s),
-        whole_s=_rounded(seen.whole_s - began_s),
+        at_s=_round(fault.at_s - began_s),
+        until_s=_round(fault.until_s - began_s),
+        whole_s=_round(seen.whole_s - began_s),
         proof=fault.proof,
         takeover_ms=None if took_s is None else round(took_s * 1000.0, 1),
         takeover_limit_ms=None if outage is None else round(outage.bound_s * 1000.0, 1),
@@ -237,5 +237,5 @@ def _stall(seen: Observations, events: Sequence[Event]) -> StallDocument:
     return StallDocument(round(before_ms, 1), round(since_ms, 1))
 
 
-def _rounded(seconds: float) -> float:
+def _round(seconds: float) -> float:
     return round(seconds, 3)

@@ -189,7 +189,7 @@ def _by_key(events: Iterable[Event], keys: int) -> dict[Key, list[Event]]:
 def _check_records(stream: Stream, history: History) -> Iterator[Violation]:
     verdict, promise = audit_of(stream), stream.promise
     if promise.holds(brokers_failed=history.brokers_failed) and verdict.lost:
-        yield _lost(stream, verdict)
+        yield _lost_records(stream, verdict)
     if stream.keys and len(stream.log) >= verdict.acknowledged:
         yield Violation(
             "no_effect",
@@ -221,7 +221,7 @@ def _check_records(stream: Stream, history: History) -> Iterator[Violation]:
             )
 
 
-def _lost(stream: Stream, verdict: Audit) -> Violation:
+def _lost_records(stream: Stream, verdict: Audit) -> Violation:
     if stream.keys:
         stale = stale_keys(stream)
         return Violation(
@@ -229,7 +229,9 @@ def _lost(stream: Stream, verdict: Audit) -> Violation:
             f"{stream.name}: {len(stale)} keys lack their last acknowledged write; the first is key "
             f"{stale[0][1]} of partition {stale[0][0]}",
         )
-    return Violation("lost", f"{stream.name}: {verdict.lost} of {verdict.acknowledged} acknowledged records")
+    return Violation(
+        "lost", f"{stream.name}: {verdict.lost} of {verdict.acknowledged} acknowledged records are lost"
+    )
 
 
 def _records_of(events: Iterable[Event]) -> set[tuple[int, Record]]:

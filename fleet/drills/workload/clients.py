@@ -103,7 +103,7 @@ class Workload:
         return [line for line in lines if not line.startswith("%")]
 
     def check(self) -> None:
-        """Raises: DemoError: the workload has ended, or a record could not be delivered."""
+        """Check that the workload runs and delivers. Raises: DemoError: it has ended, or lost a record."""
         failed = next(HistoryReader(self.spec.path("failed")).read(), None)
         if failed is not None:
             reason = KafkaError(failed.offset).str()

@@ -144,7 +144,7 @@ Raises:  IndexError, struct.error: the array does not end in the buffer; Malform
 
 
 class Streamed(NamedTuple):
-    """How responses with addresses at their end, behind records, are patched: see ``wire.tail``.
+    """How responses with addresses at their end, after the records, are patched: see ``wire.tail``.
 
     Args:
         name: see ``Layout``.

@@ -80,33 +80,33 @@ def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:
 
 
 def _patch_classic(buf: memoryview, parts: Parts) -> int:
-    """Patch versions 0 to 2: an int32 count, and six bytes for each API; the rest stays."""
+    """Patch versions 0 to 2: an int32 count, then six bytes for each API. The rest stays unchanged."""
     (count,) = read_int32(buf, 10)
     pos = 14
     if not 0 <= count <= (len(buf) - pos) // 6:
-        raise MalformedFrame("broker", f"ApiVersions lists {count} APIs in {len(buf)} bytes")
+        raise MalformedFrame("broker", f"ApiVersions response of {len(buf)} bytes claims {count} APIs")
     offered: list[bytes] = []
     for _ in range(count):
         key, low, high = _read_range(buf, pos)
         pos += 6
-        both = offered_range(key, low, high)
-        if both is not None:
-            offered.append(_pack_range(key, *both))
+        versions = offered_range(key, low, high)
+        if versions is not None:
+            offered.append(_pack_range(key, *versions))
     parts += (buf[4:10], pack_int32(len(offered)), *offered)
     return pos
 
 
 def _patch_flexible(buf: memoryview, parts: Parts) -> int:
-    """Patch version 3 and above: a compact array of APIs with tagged fields; the features after it stay."""
+    """Patch version 3 and above: a compact array of APIs with tagged fields. The rest stays unchanged."""
     count, pos = read_varint(buf, 10)
     offered: list[bytes | memoryview] = []
     for _ in range(count - 1):
         key, low, high = _read_range(buf, pos)
         tags = pos + 6
         pos = skip_tags(buf, tags)
-        both = offered_range(key, low, high)
-        if both is not None:
-            offered += (_pack_range(key, *both), buf[tags:pos])
+        versions = offered_range(key, low, high)
+        if versions is not None:
+            offered += (_pack_range(key, *versions), buf[tags:pos])
     if pos > len(buf):
         raise IndexError(pos)
     parts += (buf[4:10], encode_varint(len(offered) // 2 + 1), *offered)
@@ -138,7 +138,7 @@ def patch_unknown(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     """
     (error_code,) = read_int16(buf, 8)
     if error_code != UNSUPPORTED_VERSION:
-        raise UnsupportedVersion("broker", f"error code {error_code} to an unknown version of ApiVersions")
+        raise UnsupportedVersion("broker", f"error code {error_code} for an unknown version of ApiVersions")
     return _patch_classic(buf, parts)
 
 

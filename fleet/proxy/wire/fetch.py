@@ -29,7 +29,7 @@ _PARTITIONS_AT: Final = 36
 _ABORTED_AT: Final = 67
 _RECORDS_AT: Final = 72
 NO_TAGS_BYTES: Final = 3
-"""Empty sections of tagged fields behind the records: of the partition, the topic and the response."""
+"""Empty sections of tagged fields after the records: of the partition, the topic and the response."""
 _SHORTEST_BYTES: Final = _RECORDS_AT + 1 + NO_TAGS_BYTES
 _EMPTY_BYTES: Final = 21
 

@@ -34,7 +34,7 @@ MAX_INT32: Final = 0x7FFFFFFF
 def read_varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
     """Read an unsigned varint.
 
-    Returns: the value and the position behind the varint.
+    Returns: the value and the position after the varint.
     Raises:  MalformedFrame: the varint does not end, or its value is above int32.
     """
     value = shift = 0
@@ -64,7 +64,7 @@ def encode_varint(value: int) -> bytes:
 def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     """Skip a section of tagged fields, known and unknown alike.
 
-    Returns: the position behind the section.
+    Returns: the position after the section.
     Raises:  MalformedFrame: an invalid varint, or more fields than any message has.
     Source:  KIP-482
     """
@@ -86,12 +86,12 @@ def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
 
 def reject_tag_count(count: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a section with more tagged fields than any message has."""
-    raise MalformedFrame(peer, f"{count} tagged fields in one section")
+    raise MalformedFrame(peer, f"{count} tagged fields in one section; the limit is {MAX_TAGS_PER_SECTION}")
 
 
 def reject_negative_length(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a length or count below -1, which means null."""
-    raise MalformedFrame(peer, f"length {length} before byte {pos}")
+    raise MalformedFrame(peer, f"negative length {length} before byte {pos}")
 
 
 def compact_string(value: str) -> bytes:

@@ -29,8 +29,9 @@ class Recognizer(ABC):
         """Whether the whole frame between two positions has the shape."""
 
     def passes_prefix(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
-        """Whether a frame that ends at ``after``, and has arrived up to ``end``, has the shape if the bytes
-        behind its records are zero: then there is no room for other fields.
+        """Whether a frame that ends at ``after``, and has arrived up to ``end``, has the shape.
+
+        The missing bytes after the records count as zero: then there is no room for other fields.
         """
         return False
 
@@ -51,7 +52,7 @@ _LONGEST_NAME: Final = 127
 """The longest name whose length fits in one byte, which has one more than the length."""
 _ID_BYTES: Final = 16
 _BATCH_BYTES: Final = 40
-"""The bytes behind the topic's name."""
+"""The bytes after the topic's name."""
 _NO_TAGS_ONE_TOPIC: Final = 0x00_02
 _NO_ERRORS_NO_MESSAGE: Final = 0x01_00_00_00
 """Includes that neither the partition nor the topic has tagged fields."""
@@ -106,7 +107,9 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
         if frame[pos]:
             count = read_varint(frame, pos, "client")[0]
             if count > MAX_HEADER_TAGS:
-                raise MalformedFrame("client", f"{count} tagged fields in a request header")
+                raise MalformedFrame(
+                    "client", f"{count} tagged fields in a request header; the limit is {MAX_HEADER_TAGS}"
+                )
             pos = skip_tags(frame, pos, "client")
         else:
             pos += 1
@@ -119,6 +122,6 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     else:
         (length,) = read_int16(frame, pos)
         if length < -1:
-            raise MalformedFrame("client", f"transactional id of {length} bytes")
+            raise MalformedFrame("client", f"negative length {length} of the transactional id")
         pos += 2 + (length if length > 0 else 0)
     return int(read_int16(frame, pos)[0])

@@ -30,7 +30,11 @@ LAYOUT_SHIFT: Final = 32
 CORRELATION_MASK: Final = (1 << LAYOUT_SHIFT) - 1
 
 
-def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
+def _build_layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
+    """Build LAYOUTS and RESPONSE_LAYOUTS from the generated tables; the comment above explains both.
+
+    Index 0 of LAYOUTS is None, the layout of all responses that pass unread.
+    """
     layouts: list[Layout | Streamed | None] = [None]
     response_layouts = {
         key << 16 | version: 0
@@ -53,13 +57,13 @@ def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
     return tuple(layouts), response_layouts
 
 
-_BUILT: Final = _layouts()
+_BUILT: Final = _build_layouts()
 LAYOUTS: Final = _BUILT[0]
 RESPONSE_LAYOUTS: Final = _BUILT[1]
 VERSIONS_PER_API: Final = 32
 """Number of versions of each API in the table below."""
 UNLISTED: Final = -(1 << 62)
-"""In place of a response layout: the request is not in the tables."""
+"""The value of the response layout of a request that is not in the tables."""
 RESPONSE_LAYOUT_TABLE: Final[list[int]] = [
     RESPONSE_LAYOUTS.get(key << 16 | version, UNLISTED)
     for key in range(max(APIS) + 1)

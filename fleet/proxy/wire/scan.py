@@ -50,7 +50,7 @@ Scan: TypeAlias = Steps[int]
 def await_varint(buf: memoryview, pos: int, end: int) -> Steps[tuple[int, memoryview, int, int]]:
     """Read an unsigned varint.
 
-    Returns: the value; and the buffer, the position behind the varint and the end to continue with.
+    Returns: the value; and the buffer, the position after the varint and the end to continue with.
     Raises:  MalformedFrame: the varint does not end, or its value is above int32.
     """
     while not _is_there(buf, pos, end):
@@ -70,7 +70,7 @@ def _is_there(buf: memoryview, pos: int, end: int) -> bool:
 def pass_tags(count: int, buf: memoryview, pos: int, end: int, budget: FieldBudget) -> Steps[Chunk]:
     """Skip ``count`` tagged fields, and pause when the budget is used up.
 
-    Returns: the buffer, the position behind the fields and the end to continue with.
+    Returns: the buffer, the position after the fields and the end to continue with.
     Raises:  MalformedFrame: an invalid varint.
     """
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Rewrites the end of a response with addresses behind records, without changing its length.
+"""Rewrites the end of a response with addresses after records, without changing its length.
 
 The frame's length was sent long before. If the fleet's addresses are shorter, the rest is padded with tagged
 fields that clients skip, because no definition has their tags. If the addresses do not fit, padding replaces

@@ -45,7 +45,7 @@ def counts(
     return TrafficDocument(proxy_id, incarnation, now_s, workers, passed)
 
 
-def test_what_has_passed_a_member_is_counted_by_identity() -> None:
+def test_traffic_of_a_member_is_counted_by_identity() -> None:
     document = traffic_document(view())
     by_id = {each.broker_id: each for each in document.identities}
     assert -1 not in by_id  # bootstrap ports are nobody's
@@ -80,18 +80,18 @@ def test_rates_are_of_all_members_together() -> None:
         {"p1": counts(10.0, (1, 1, 5, 5), workers=(4712,))},
     ],
 )
-def test_there_is_no_rate_without_two_counts_of_one_life(before: Counts) -> None:
+def test_rate_needs_two_counts_of_one_incarnation(before: Counts) -> None:
     now: Counts = {"p1": counts(11.0, (1, 2, 9, 9), workers=(4711, 4712))}
     assert rates(before, now) == (IdentityRate(1, 2, 0.0, 0.0),)
     assert not LiveDocument(ownership_document(view()), (), rate_sources(before, now)).rates_known
 
 
-def test_who_has_said_nothing_yet_is_not_counted() -> None:
+def test_worker_without_counters_is_not_counted() -> None:
     new = WorkerView(1, 4712, WorkerCounters())
     assert traffic_document(view(workers=(*view().workers, new))).workers == (4711,)
 
 
-def test_a_worker_that_is_gone_takes_no_rate_with_it() -> None:
+def test_ended_worker_does_not_reduce_rates() -> None:
     before: Counts = {"p1": counts(10.0, (1, 1, 5, 5), workers=(4711, 4712))}
     assert rates(before, {"p1": counts(11.0, (1, 1, 9, 9))}) == (IdentityRate(1, 1, 4.0, 4.0),)
 
@@ -105,7 +105,7 @@ def test_a_count_that_is_lower_than_before_is_no_negative_rate() -> None:
     ("bytes_per_s", "said"),
     [(0, "0 B/s"), (999, "999 B/s"), (1500, "2 kB/s"), (3e6, "3 MB/s"), (2.5e9, "2.5 GB/s")],
 )
-def test_rates_are_said_in_units(bytes_per_s: float, said: str) -> None:
+def test_rates_have_units(bytes_per_s: float, said: str) -> None:
     assert rate(bytes_per_s) == said
 
 
@@ -117,7 +117,7 @@ async def newest(live: LiveFeed) -> AsyncGenerator[LiveDocument, None]:
             yield LIVE.decode(document)
 
 
-async def test_a_change_is_told_at_once_and_to_everybody() -> None:
+async def test_change_reaches_every_watcher_at_once() -> None:
     source = Source()
     live = LiveFeed(source)
     async with aclosing(newest(live)) as one, aclosing(newest(live)) as other:
@@ -133,7 +133,7 @@ async def test_a_change_is_told_at_once_and_to_everybody() -> None:
     assert source.counts  # by the workers
 
 
-async def test_the_others_are_asked_while_somebody_looks() -> None:
+async def test_other_members_are_asked_while_there_is_a_watcher() -> None:
     asked = 0
 
     async def others() -> Counts:
@@ -155,7 +155,7 @@ async def test_the_others_are_asked_while_somebody_looks() -> None:
     }
 
 
-async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_broadcast_ends_every_stream(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> Counts:
         raise ZeroDivisionError
 
@@ -166,8 +166,8 @@ async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCapt
     assert live.broadcast is None
 
 
-async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ended the stream was a document like others: the next one came in its place."""
+async def test_slow_reader_sees_the_end_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: the end of the stream looked like a document, and a later document replaced it."""
     monkeypatch.setattr("fleet.admin.live.MAX_DOCUMENT_INTERVAL_S", 0.0)
     breaks, source = asyncio.Event(), Source()
 
@@ -192,8 +192,8 @@ async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest
         assert len([each async for each in documents]) <= 1
 
 
-async def test_who_comes_while_the_last_one_leaves_is_told_what_is_so() -> None:
-    """It was told what the last one had been, and numbers began anew under it, so that it missed some."""
+async def test_watcher_arriving_at_the_end_gets_a_document() -> None:
+    """Found: the watcher got the last document, numbers started again, and it missed some documents."""
     stopping, release = asyncio.Event(), asyncio.Event()
 
     async def others() -> Counts:
@@ -222,7 +222,7 @@ async def test_who_comes_while_the_last_one_leaves_is_told_what_is_so() -> None:
     assert list(dict.fromkeys(seen)) == [98, 99]
 
 
-async def test_what_passes_a_member_is_counted_off_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_traffic_is_counted_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
 
     def remembering(shown: FleetView) -> TrafficDocument:
@@ -243,7 +243,7 @@ def terminal(live: LiveDocument, **options: float) -> str:
     return console.export_text()
 
 
-def test_a_terminal_shows_the_same() -> None:
+def test_terminal_shows_the_content_of_the_page() -> None:
     sample = live_sample()
     text = terminal(sample)
     assert re.search(r"^1 .*owner", text, re.MULTILINE)
@@ -254,7 +254,7 @@ def test_a_terminal_shows_the_same() -> None:
     assert re.search(rf"^{at:%H:%M:%S} +p2 +reset", text, re.MULTILINE)
 
 
-def test_a_terminal_says_what_is_wrong() -> None:
+def test_terminal_shows_warnings() -> None:
     sample = live_sample()
     fleet = sample.ownership
     troubled = replace(
@@ -281,7 +281,7 @@ def test_a_terminal_shows_no_rate_before_one_is_known() -> None:
     assert "0 B/s" in text
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_rows_that_do_not_fit_are_counted() -> None:
     sample = live_sample()
     many = tuple(replace(sample.ownership.identities[0], broker_id=number) for number in range(100))
     text = terminal(replace(sample, ownership=replace(sample.ownership, identities=many)), height=30)

@@ -262,7 +262,7 @@ fleet_takeovers_total{reason="reset"} 1.0
 """
 
 
-def test_expiries_of_certificates_that_no_server_presents() -> None:
+def test_expiries_are_parsed_from_a_members_metrics() -> None:
     found = {each.owner: each.expires for each in parse_expiries("p2", METRICS)}
     assert set(found) == {
         "p2 admin.tls.ca",

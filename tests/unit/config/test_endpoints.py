@@ -22,7 +22,7 @@ def two_ways() -> Settings:
     return parse(data)
 
 
-def test_clients_enter_at_advertised_addresses() -> None:
+def test_bootstrap_endpoints_are_advertised_addresses() -> None:
     known = two_ways()
     assert bootstrap_endpoints(known) == bootstrap_endpoints(known, "external")
     assert list(bootstrap_endpoints(known)) == ["p1", "p2", "p3"]
@@ -32,7 +32,7 @@ def test_clients_enter_at_advertised_addresses() -> None:
         bootstrap_endpoints(known, "outside")
 
 
-def test_a_witness_has_no_entrance() -> None:
+def test_witness_has_no_bootstrap_endpoint() -> None:
     data = tree()
     data["members"]["p1"] = {**data["members"]["p1"], "witness": True, "listeners": {}}
     assert list(bootstrap_endpoints(parse(data))) == ["p2", "p3"]

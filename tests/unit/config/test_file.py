@@ -111,7 +111,7 @@ def only_mistake(data: Any, **more: Any) -> str:
     return found[0]
 
 
-def test_the_example_is_right_and_survives_one_voter() -> None:
+def test_example_is_valid_and_tolerates_one_voter() -> None:
     settings = load(EXAMPLE, {})
     assert settings.voters == ("p1", "p2", "p3")
     assert settings.identities == IdentitySpace(1, 16)
@@ -156,7 +156,7 @@ def test_advertised_address_may_differ_from_bound_address() -> None:
 
     listener["advertise_first_port"] = 30000
     settings = parse(data)
-    advertised = settings.member("p1").advertised(settings)
+    advertised = settings.member("p1").to_member(settings)
     assert advertised.endpoint("external", 3) == Endpoint("proxy.example", 30002)
 
 
@@ -166,7 +166,7 @@ def test_advertised_identity_ports_may_go_up_to_the_last_one() -> None:
     assert "advertised identity ports would be 65521-65536" in only_mistake(changed(path, 65521))
 
 
-def test_a_witness_votes_wherever_it_stands() -> None:
+def test_witness_votes_in_place_of_a_fourth_member() -> None:
     data = tree(4)
     data["members"]["w"] = {
         "peer": "127.0.0.1:7109",
@@ -189,11 +189,11 @@ def test_a_witness_votes_and_serves_nothing() -> None:
     assert settings.voters == ("p1", "p2", "w")
     witness = settings.member("w")
     assert (witness.listeners, witness.workers) == ((), 0)
-    assert not witness.advertised(settings).serves(1)
-    assert settings.member("p1").advertised(settings).serves(1)
+    assert not witness.to_member(settings).serves(1)
+    assert settings.member("p1").to_member(settings).serves(1)
 
 
-def test_sparse_ids_ipv6_and_odd_names() -> None:
+def test_sparse_ids_ipv6_and_odd_names_are_accepted() -> None:
     data = changed("identities", {"ids": {1001: 0, 2001: 5}}, members=1)
     data["members"]["no"] = data["members"].pop("p1") | {"rack": "1a", "peer": "[::1]:7101"}
     settings = parse(data)
@@ -273,7 +273,7 @@ def test_peer_certificates_default_to_folder_of_the_file() -> None:
     assert found.files("p1") == PeerTlsFiles(Path("/etc/ca.pem"), Path("/p1/me.pem"), Path("/fleet/own.key"))
 
 
-def test_certificates_of_a_listener_are_each_member_s_own() -> None:
+def test_listener_certificates_are_per_member() -> None:
     assert parse(tree()).listener_tls == {}
     section = {"external": {"certificate": "{proxy_id}.crt", "key": "/etc/{proxy_id}.key"}}
     found = parse(changed("listener_tls", section)).listener_tls["external"]
@@ -337,7 +337,7 @@ def by_name(**changes: object) -> dict[str, Any]:
 
 def test_brokers_may_have_names_instead_of_ports() -> None:
     settings = parse(by_name())
-    member = settings.member("p2").advertised(settings)
+    member = settings.member("p2").to_member(settings)
     assert member.endpoint("external", 1) == Endpoint("broker-1.p2.kafka.example", 9092)
     assert identity_owners(settings)[Endpoint("broker-1.p3.kafka.example", 9092)] == "p3"
     assert bootstrap_endpoints(settings)["p1"] == Endpoint("p1.kafka.example", 9092)
@@ -400,7 +400,7 @@ def test_admin_certificates_default_to_those_of_links() -> None:
     assert (own.ca, own.certificate, own.key) == (None, Path("/etc/p1.pem"), Path("/fleet/own.key"))
 
 
-def test_the_file_says_where_tokens_are() -> None:
+def test_file_names_the_places_of_tokens() -> None:
     tokens = parse(changed("admin.tokens", TOKENS)).admin.tokens
     assert tokens is not None
     assert tokens.read == Secret(None, "READ", ("admin", "tokens", "read"), tokens.read.line)
@@ -423,7 +423,7 @@ def test_remote_admin_address_requires_tokens_or_open_to_read(host: str, tls: bo
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "p1.example"])
-def test_tokens_do_not_pass_a_network_in_the_clear(host: str) -> None:
+def test_tokens_require_tls_beyond_loopback(host: str) -> None:
     data = changed("admin.tokens", TOKENS)
     for member_id in ("p1", "p2"):
         data["members"][member_id]["admin"] = f"{host}:730{member_id[1]}"
@@ -450,7 +450,7 @@ def test_a_token_in_the_file_is_not_shown(tokens: Any) -> None:
     assert "hidden" not in " ".join(output)
 
 
-def test_the_way_to_the_brokers_is_plaintext_unless_it_says_more() -> None:
+def test_upstream_is_plaintext_by_default() -> None:
     assert parse(tree()).upstream == UpstreamSettings()
     # A section without a value turns TLS on.
     for empty in EMPTY:
@@ -871,13 +871,13 @@ def test_deep_nesting_is_no_traceback_of_a_command(tmp_path: Path) -> None:
         load(tmp_path / "deep.yaml", {})
 
 
-def test_aliases_cannot_blow_up_the_memory() -> None:
+def test_aliases_do_not_exhaust_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     assert "more than 100000 values" in mistakes("\n".join(lines))[0]
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: file not found"):
         load(tmp_path / "nowhere.yaml", {})
     with pytest.raises(ConfigError, match="is a directory"):
@@ -920,7 +920,7 @@ def test_traces_are_sent_where_there_is_a_section_for_them() -> None:
     assert secured.headers["Authorization"].file == Path("/etc/fleet/secrets/otlp")
 
 
-def test_headers_of_traces_that_the_network_reads_are_not_meant() -> None:
+def test_unencrypted_trace_headers_give_advice() -> None:
     for endpoint, exposed in (
         ("http://a.test:4318", True),
         ("https://a.test", False),

@@ -128,7 +128,7 @@ def test_unclear_endpoint_has_no_fix_that_is_refused(place: str, written: str, r
 
 @pytest.mark.parametrize("port", [9093, 0, 70_000, True, ["kafka:9092"], {"kafka": 9092}, 1.5])
 @pytest.mark.parametrize("place", PLACES)
-def test_fix_for_what_is_no_text_is_accepted(place: str, port: Any) -> None:
+def test_fix_for_a_value_that_is_no_text_is_accepted(place: str, port: Any) -> None:
     (mistake,) = mistakes(put(remote(), place, port))
     again = do(remote(), mistake)
     assert again is not None, mistake

@@ -75,7 +75,7 @@ def test_file_of_another_owner_may_be_group_readable(tmp_path: Path) -> None:
         (HIDDEN.encode() * MAX_SECRET_BYTES, f"is larger than {MAX_SECRET_BYTES} bytes"),
     ],
 )
-def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_file_without_a_valid_secret_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     assert expected in mistake(in_file(tmp_path, content))
 
 
@@ -98,7 +98,7 @@ def test_secret_is_available_where_it_can_be_opened(tmp_path: Path) -> None:
     assert not in_variable().is_available({})
 
 
-def test_a_field_says_where_its_secret_is() -> None:
+def test_field_names_the_place_of_its_secret() -> None:
     document = Document(lines={("sasl", "password"): 7})
     base = Path("/etc/fleet")
     assert parse_secret({"file": "../password"}, ("sasl", "password"), base, document) == Secret(
@@ -122,7 +122,7 @@ def test_a_field_says_where_its_secret_is() -> None:
         {"file": "a", "env": "B"},
     ],
 )
-def test_a_field_with_anything_else_is_refused_and_not_shown(value: Value) -> None:
+def test_other_value_in_a_secret_field_is_refused_and_hidden(value: Value) -> None:
     document = Document(lines={("sasl", "password"): 7})
     assert parse_secret(value, ("sasl", "password"), Path("/"), document) is None
     (problem,) = document.problems

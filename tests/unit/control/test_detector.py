@@ -277,7 +277,7 @@ def test_a_held_connection_that_was_given_up_asks_nothing(up: Play) -> None:
     assert len(up.transitions) == 1
 
 
-def test_probes_that_fail_here_suspect_nobody(up: Play) -> None:
+def test_local_probe_failures_suspect_no_peer(up: Play) -> None:
     """Found: two failed look-ups outweighed link, heartbeats and answers on the held connection."""
     up.answers_after_s = 0.0
     up.answer = None
@@ -435,7 +435,7 @@ def test_answer_just_before_a_freeze_gives_no_more_time(up: Play) -> None:
     assert up.after_s(sent_s) <= 0.8 + 2 * STEP_S
 
 
-def test_the_same_life_recovers_with_its_link(up: Play) -> None:
+def test_same_incarnation_recovers_with_its_link(up: Play) -> None:
     up.answer = TIMED_OUT
     up.lose_link().run(3.0)
     assert up.liveness is Liveness.SUSPECT
@@ -570,7 +570,7 @@ def test_death_of_control_alone_causes_no_bypass(up: Play) -> None:
     assert bypassed(up) == frozenset()
 
 
-def test_with_a_quorum_a_suspicion_that_nobody_shares_lapses(up: Play) -> None:
+def test_unshared_suspicion_lapses_with_a_quorum(up: Play) -> None:
     bypassed(up)
     kill(up)
     assert bypassed(up) == {"p2"}

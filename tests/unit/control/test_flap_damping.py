@@ -56,7 +56,7 @@ def test_longer_wait_requires_a_longer_stay() -> None:
     assert play.becomes(DOWN, after_s=64.0) == STEADY_S
 
 
-def test_a_member_that_leaves_in_order_does_not_flap() -> None:
+def test_cleanly_stopped_member_does_not_flap() -> None:
     play = Play()
     for _ in range(5):
         play.becomes(UP)
@@ -64,7 +64,7 @@ def test_a_member_that_leaves_in_order_does_not_flap() -> None:
         assert play.becomes(DOWN) == STEADY_S
 
 
-def test_a_wait_above_the_limit_stays_what_it_is() -> None:
+def test_configured_wait_above_the_limit_is_kept() -> None:
     flaps = FlapDamper(2 * MAX_WAIT_S)
     up = FleetState(members={"p1": Member("p1", status=UP)})
     down = FleetState(members={"p1": Member("p1", status=DOWN)})

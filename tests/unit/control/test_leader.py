@@ -159,7 +159,7 @@ def steady() -> Play:
 # -- first start ---------------------------------------------------------------------------------------------
 
 
-def test_the_first_ownership_comes_as_soon_as_all_are_there() -> None:
+def test_first_ownership_is_set_once_all_members_are_up() -> None:
     play = Play().report("p1").report("p2").run(3.0)
     assert play.state.members.keys() == {"p1", "p2"}
     assert play.state.brokers.keys() == {1, 2, 3}
@@ -395,7 +395,7 @@ def test_cold_start_reassigns_nothing_within_the_grace(steady: Play) -> None:
     assert steady.reasons == ["takeover"]
 
 
-def test_an_operators_drain_and_undrain(steady: Play) -> None:
+def test_drain_moves_at_once_and_undrain_after_a_rest(steady: Play) -> None:
     steady.commit(DrainSet("p3", True)).run(0.0)
     assert steady.reasons == ["drain"]
     assert ("p3",) not in steady.owners.values()
@@ -472,13 +472,13 @@ def test_many_brokers_fit_the_log() -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("kafka\n", 9092), ("", 9092), ("kafka", 0), ("kafka", 70000)])
-def test_broker_where_nobody_can_be_dialled_is_not_committed(host: str, port: int) -> None:
+def test_broker_with_an_invalid_address_is_not_committed(host: str, port: int) -> None:
     """A member of the previous release reports the brokers of passing responses."""
     play = Play(["p1"]).report("p1", brokers=(Broker(2, host, port), *brokers(1))).run(0.0)
     assert play.state.brokers.keys() == {1}
 
 
-def test_a_broker_id_that_cannot_be_blocks_nothing() -> None:
+def test_invalid_broker_id_blocks_nothing() -> None:
     play = Play(["p1"]).report("p1", brokers=(Broker(-1, "kafka", 1), *brokers(1))).run(0.0)
     assert play.owners == {1: ("p1",)}
 
@@ -575,7 +575,7 @@ def test_a_single_member_keeps_everything() -> None:
     assert play.state.generation == 1
 
 
-def test_successors_are_renewed_when_things_have_been_steady(steady: Play) -> None:
+def test_successors_are_renewed_once_the_fleet_is_steady(steady: Play) -> None:
     steady.state = replace(steady.state, ownership={n: Ownership((f"p{n}",)) for n in (1, 2, 3)})
     steady.leader.reset()
     steady.run(1.9)
@@ -670,7 +670,7 @@ def test_unknown_weights_move_nothing() -> None:
     assert {b: each for b, each in owners(play).items() if before[b] != each} == {}
 
 
-def test_weights_are_looked_at_again_after_a_while_only() -> None:
+def test_weights_are_applied_again_only_after_an_interval() -> None:
     play = by_weight(every_s=60.0)
     even = dict.fromkeys(owners(play), 1.0)
     play.leader.update_weights(even)

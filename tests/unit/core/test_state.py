@@ -70,7 +70,7 @@ def test_a_drain_survives_a_restart() -> None:
     assert refused(STATE, DrainSet("nobody", True)) == "unknown_member"
 
 
-def test_a_status_is_of_one_life() -> None:
+def test_status_change_applies_to_one_incarnation() -> None:
     state = applied(STATE, MemberStatusChanged("p1", MemberStatus.DOWN, 7))
     assert state.members["p1"].status is MemberStatus.DOWN
     assert refused(STATE, MemberStatusChanged("p1", MemberStatus.DOWN, 6)) == "stale_incarnation"
@@ -78,7 +78,7 @@ def test_a_status_is_of_one_life() -> None:
     assert refused(STATE, MemberStatusChanged("p1", MemberStatus.UP, 7)) == "no_change"
 
 
-def test_brokers_come_move_and_go() -> None:
+def test_brokers_are_added_moved_and_removed() -> None:
     moved = Broker(1, "elsewhere", 9092, "r")
     state = applied(STATE, BrokersSeen((moved, Broker(2, "kafka", 9093))))
     assert state.brokers == {1: moved, 2: Broker(2, "kafka", 9093)}
@@ -191,7 +191,7 @@ def test_a_command_may_carry_fields_of_a_later_version() -> None:
     assert decode(b'{"kind":"broker_gone","broker_id":1,"weight":2}') == BrokerGone(1)
 
 
-def test_the_proposer_stamps() -> None:
+def test_commands_are_stamped_by_the_proposer() -> None:
     assert stamp(BrokerGone(1), "id", 5) == BrokerGone(1, "id", 5)
 
 

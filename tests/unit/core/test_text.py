@@ -41,7 +41,7 @@ def test_long_text_is_cut() -> None:
 
 
 @given(st.text())
-def test_escaped_json_says_the_same(text: str) -> None:
+def test_escaped_json_decodes_to_the_same_value(text: str) -> None:
     escaped = escape_json(json.dumps([text], ensure_ascii=False).encode())
     assert json.loads(escaped) == [text]
     assert escaped.decode().isprintable()

@@ -68,7 +68,7 @@ def test_requests_and_responses_pass_unchanged() -> None:
 
 
 @pytest.mark.parametrize("client_id", [None, b"", b"c" * 32_767])
-def test_client_ids_of_any_length(client_id: bytes | None) -> None:
+def test_client_ids_of_any_length_pass(client_id: bytes | None) -> None:
     play = Play.new()
     sent = request(HEARTBEAT, 4, 1, b"\0rest", client_id)
     play.client(sent)

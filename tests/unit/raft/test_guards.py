@@ -23,7 +23,7 @@ def opened(folder: Path) -> Replica:
     return Replica(settings, transport, FleetState, lambda _state: None, lambda _command: None)
 
 
-def test_the_installed_library_is_the_one() -> None:
+def test_installed_library_is_the_supported_one() -> None:
     guards.check_library()
 
 
@@ -50,13 +50,15 @@ def test_another_version_is_refused() -> None:
         (pysyncobj.serializer.Serializer, "cancelTransmisstion"),
     ],
 )
-def test_a_name_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+def test_missing_name_of_the_library_is_reported(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
     monkeypatch.delattr(owner, name)
     with pytest.raises(RaftError, match=name):
         guards.check_library()
 
 
-def test_an_attribute_that_is_missing_is_named() -> None:
+def test_missing_attribute_of_an_instance_is_reported() -> None:
     with pytest.raises(RaftError, match="_SyncObj__serializer"):
         guards.check_instance(object())
 

@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def test_everything_synced_is_there_after_a_crash(path: Path) -> None:
+def test_synced_operations_survive_a_crash(path: Path) -> None:
     subject = filled(path)
     subject.setCurrentTerm(7, "p2")
     subject.sync()
@@ -106,7 +106,7 @@ def test_a_tail_of_zeros_is_trimmed(path: Path) -> None:
     assert opened(path).last_index == 3, "the file is clean after it was opened once"
 
 
-def test_a_trimmed_journal_goes_on_where_it_ends(path: Path) -> None:
+def test_trimmed_journal_continues_at_its_end(path: Path) -> None:
     filled(path)
     path.write_bytes(path.read_bytes()[:-3])
     subject = opened(path)
@@ -172,14 +172,14 @@ def test_the_journal_of_another_member_is_refused(path: Path) -> None:
         Journal(path, "p2")
 
 
-def test_an_entry_that_is_there_is_left_alone_with_what_follows(path: Path) -> None:
+def test_equal_entry_and_its_successors_are_kept(path: Path) -> None:
     subject = filled(path)
     subject.add(b"\x00command 2", 2, 1)
 
     assert subject.last_index == 3
 
 
-def test_an_entry_that_conflicts_goes_with_all_that_follow(path: Path) -> None:
+def test_conflicting_entry_and_its_successors_are_removed(path: Path) -> None:
     subject = filled(path, 4)
     subject.add(b"\x00other", 2, 2)
     subject.sync()
@@ -287,7 +287,7 @@ class TestWithASnapshot:
 
         assert entries(opened(path, self.BASE)) == list(self.BASE)
 
-    def test_a_log_that_conflicts_with_the_snapshot_gives_way(self, path: Path) -> None:
+    def test_log_that_conflicts_with_the_snapshot_is_dropped(self, path: Path) -> None:
         filled(path, 3).add(b"\x00other", 4, 3)
         subject = opened(path)
         for index in (4, 5):
@@ -296,7 +296,7 @@ class TestWithASnapshot:
 
         assert entries(opened(path, self.BASE)) == list(self.BASE)
 
-    def test_a_log_without_the_snapshot_it_goes_on_from_is_refused(self, path: Path) -> None:
+    def test_log_without_its_base_snapshot_is_refused(self, path: Path) -> None:
         filled(path, 6)
         opened(path, self.BASE)
         with pytest.raises(JournalError, match="begins at entry 3, and no snapshot"):

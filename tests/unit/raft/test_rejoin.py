@@ -50,7 +50,7 @@ def test_every_other_voter_must_have_answered() -> None:
     assert rejoin.is_complete(7)
 
 
-def test_a_leader_that_somebody_is_beyond_does_not_do() -> None:
+def test_leader_with_an_older_term_does_not_end_a_rejoin() -> None:
     """The leader may have been deposed with the help of this member, which has forgotten its vote."""
     rejoin = Rejoin("one", FIVE)
     answer(rejoin, "p2", 7, end=30, leads=True)
@@ -104,7 +104,7 @@ class TestUntilThen:
         vote = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
         assert harness.receive("p2", **vote) == []
 
-    def test_an_acknowledgement_counts_for_nothing(self, harness: Harness) -> None:
+    def test_acknowledgement_of_a_rejoining_voter_does_not_count(self, harness: Harness) -> None:
         """A leader that was deposed with the forgotten vote of this member could commit with its help."""
         harness.transport.send(
             Node("p2"), {"type": "next_node_idx", "next_node_idx": 9, "reset": False, "success": True}
@@ -125,7 +125,7 @@ class TestUntilThen:
         harness.transport.flush(lambda: None)
         assert harness.sent == [(peer, {"type": "rejoin", "reset": "one"}) for peer in ("p2", "p3")]
 
-    def test_the_others_do_not_count_it_for_a_quorum(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rejoining_voter_does_not_count_for_a_quorum(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A leader with only rejoining voters would report a quorum and commit nothing."""
         harness = Harness()
         assert harness.transport.linked_voters == 2
@@ -156,7 +156,9 @@ class TestUntilThen:
         assert follower.replica.log.role == "follower"
         follower.replica.close()
 
-    def test_a_leader_brings_it_back(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_leader_brings_a_rejoining_voter_up_to_date(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         write_mark_in(tmp_path / "raft")
         follower = Follower(tmp_path / "raft")
         follower.replica.transport.link_up("p3")

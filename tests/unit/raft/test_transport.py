@@ -75,7 +75,7 @@ REPLY = {"type": "next_node_idx", "term": 3, "next_node_idx": 9, "reset": False,
 
 
 class TestSending:
-    def test_nothing_leaves_before_the_journal_is_on_disk(self, harness: Harness) -> None:
+    def test_messages_are_sent_after_the_journal_is_durable(self, harness: Harness) -> None:
         assert harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
         at_sync: list[int] = []
         harness.transport.flush(lambda: at_sync.append(len(harness.sent)))
@@ -83,7 +83,7 @@ class TestSending:
         assert at_sync == [0]
         assert harness.sent == [("p2", {"type": "response_vote", "term": 3})]
 
-    def test_nothing_leaves_where_the_journal_fails(self, harness: Harness) -> None:
+    def test_failed_journal_sends_no_message(self, harness: Harness) -> None:
         harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
 
         def fail() -> None:
@@ -99,7 +99,7 @@ class TestSending:
         harness.transport.flush(lambda: None)
         assert harness.sent == []
 
-    def test_an_acknowledgement_says_its_term(self, harness: Harness) -> None:
+    def test_acknowledgement_has_its_term(self, harness: Harness) -> None:
         message = {key: value for key, value in REPLY.items() if key != "term"}
         harness.transport.send(Node("p2"), message)
         harness.transport.flush(lambda: None)
@@ -129,11 +129,11 @@ class TestLinks:
 
 
 class TestCommitIndex:
-    def test_pieces_of_a_snapshot_do_not_advance_it(self, harness: Harness) -> None:
+    def test_snapshot_pieces_do_not_advance_the_commit_index(self, harness: Harness) -> None:
         (got,) = harness.receive("p2", **PIECE)
         assert got["commit_index"] == harness.view.raftCommitIndex
 
-    def test_entries_advance_it_up_to_the_last_of_them(self, harness: Harness) -> None:
+    def test_entries_advance_the_commit_index_to_the_last_entry(self, harness: Harness) -> None:
         (got,) = harness.receive("p2", **APPEND)
         assert got["commit_index"] == 8
 
@@ -157,9 +157,7 @@ class TestAcknowledgements:
         assert harness.receive("p2", **{**REPLY, "next_node_idx": 10}) == []
 
     @pytest.mark.parametrize(("requested", "used"), [(12, 9), (0, 2), (4, 4)])
-    def test_a_place_to_go_on_from_is_within_the_log(
-        self, harness: Harness, requested: int, used: int
-    ) -> None:
+    def test_reported_position_is_within_the_log(self, harness: Harness, requested: int, used: int) -> None:
         (got,) = harness.receive(
             "p2", **{**REPLY, "success": False, "reset": True, "next_node_idx": requested}
         )
@@ -191,11 +189,11 @@ class TestWhoMaySayWhat:
         assert harness.receive("p4", type="apply_command", command=b"\x00x")
 
     @pytest.mark.parametrize("peer", ["p9", "p1", ""])
-    def test_a_stranger_is_not_heard(self, harness: Harness, peer: str) -> None:
+    def test_message_of_a_stranger_is_dropped(self, harness: Harness, peer: str) -> None:
         assert harness.receive(peer, **REPLY) == []
         assert harness.transport.dropped == 1
 
-    def test_a_member_is_not_heard_without_a_link(self, harness: Harness) -> None:
+    def test_message_without_a_link_is_dropped(self, harness: Harness) -> None:
         harness.transport.link_down("p2")
         assert harness.receive("p2", **REPLY) == []
 
@@ -379,7 +377,7 @@ def test_heartbeat_does_not_commit_unverified_entries(follower: Follower) -> Non
     assert follower.applied == ("a",)
 
 
-def test_an_old_message_that_comes_again_takes_nothing_away(follower: Follower) -> None:
+def test_repeated_old_message_removes_no_entry(follower: Follower) -> None:
     follower.append((1, 0), ("a", 2, 1), ("b", 3, 1), ("c", 4, 1), term=1, commit=2)
     (answer,) = follower.append((1, 0), ("a", 2, 1), term=1, commit=2)
 
@@ -397,14 +395,14 @@ def test_entries_that_conflict_are_replaced(follower: Follower) -> None:
     assert follower.applied == ("a", "b")
 
 
-def test_a_snapshot_that_the_log_goes_beyond_takes_nothing_away(follower: Follower) -> None:
+def test_snapshot_older_than_the_log_removes_no_entry(follower: Follower) -> None:
     follower.append((1, 0), *((text, 2 + n, 2) for n, text in enumerate("abcdef")), term=2, commit=3)
     follower.snapshot(snapshot_of("a", "b", "c", "d", term=2), term=2, commit=5)
 
     assert follower.indexes == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_an_older_snapshot_does_not_take_the_state_back(tmp_path: Path) -> None:
+def test_older_snapshot_does_not_revert_the_state(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "raft", compact_entries=2)
     follower.append((1, 0), *((text, 2 + n, 2) for n, text in enumerate("abcdef")), term=2, commit=7)
     assert follower.indexes == [6, 7]
@@ -475,7 +473,7 @@ def test_stalled_node_defers_candidacy(follower: Follower, monkeypatch: pytest.M
     assert stands_after_s(720) == 8
 
 
-def test_half_a_heartbeat_of_rest_is_no_standing_still(follower: Follower) -> None:
+def test_half_a_heartbeat_of_rest_is_no_stall(follower: Follower) -> None:
     log, began_s = follower.replica.log, time.monotonic()
     log.begin_tick(began_s)
     log._SyncObj__raftElectionDeadline = 0.0
@@ -562,7 +560,7 @@ def test_pickled_commands_are_refused_or_ignored(tmp_path: Path, follower: Follo
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_pickle_for_a_snapshot_is_not_taken(tmp_path: Path, follower: Follower) -> None:
+def test_pickled_snapshot_is_refused(tmp_path: Path, follower: Follower) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
     follower.snapshot(bomb, term=1, commit=9)
 
@@ -631,17 +629,19 @@ class TestDistrust:
         ],
         ids=lambda message: str(message["type"]),
     )
-    def test_nothing_that_it_promises_counts(self, judge: Harness, message: dict[str, object]) -> None:
+    def test_promises_of_a_distrusted_voter_do_not_count(
+        self, judge: Harness, message: dict[str, object]
+    ) -> None:
         assert judge.receive("p2", **message, standing=NEW.pack()) == []
         assert judge.receive("p3", **message, standing=KNOWN.pack()) != []
 
-    def test_its_candidacy_says_its_term_alone(self, judge: Harness) -> None:
+    def test_candidacy_of_a_distrusted_voter_reports_only_its_term(self, judge: Harness) -> None:
         """No voter votes for an empty log, but the leader learns the newer term."""
         candidacy = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
         (got,) = judge.receive("p2", **candidacy, standing=NEW.pack())
         assert got == {**candidacy, "last_log_index": 0, "last_log_term": 0}
 
-    def test_its_acknowledgement_says_where_to_go_on_alone(self, judge: Harness) -> None:
+    def test_distrusted_acknowledgement_reports_only_its_position(self, judge: Harness) -> None:
         (got,) = judge.receive("p2", **REPLY, standing=NEW.pack())
         assert got == {**REPLY, "success": False, "reset": True}
 
@@ -697,7 +697,7 @@ class TestDistrust:
         judge.receive("p3", type="distrusted", journal_id="1111111111", starts=4, life="own")
         assert judge.transport.distrusted_by is None
 
-    def test_standing_is_said_to_each_voter_once_and_when_it_changes(self, harness: Harness) -> None:
+    def test_standing_is_sent_once_and_after_each_change(self, harness: Harness) -> None:
         standings = [OWN]
         harness.transport.remember(lambda: standings[0], None)
         harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})

@@ -33,13 +33,13 @@ TOOLS = "drills/"
 """Modules that are not part of a member."""
 
 
-def test_the_wall_clock_is_read_where_it_does_no_harm() -> None:
+def test_wall_clock_is_read_only_in_allowed_places() -> None:
     modules = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
     found = {name for name, text in modules.items() if not name.startswith(TOOLS) and WALL_CLOCK.search(text)}
     assert found <= ALLOWED.keys()
 
 
-def test_when_a_command_was_proposed_changes_nothing() -> None:
+def test_proposal_times_do_not_change_the_state() -> None:
     commands: tuple[Command, ...] = (
         MemberUp(Member("p1")),
         BrokersSeen((Broker(1, "kafka", 9092),)),

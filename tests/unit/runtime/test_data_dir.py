@@ -279,7 +279,7 @@ def test_group_permissions_of_kubelet_are_removed(
     assert "removed access of other users" in caplog.text
 
 
-def test_read_permission_of_others_is_taken_away(member: MemberSettings) -> None:
+def test_read_permission_of_others_is_removed(member: MemberSettings) -> None:
     start(member)
     fill(member.private_dir)
     member.private_dir.chmod(0o755)

@@ -40,7 +40,7 @@ def test_kernel_files_are_read_or_absent(tmp_path: Path) -> None:
     assert read_ephemeral_ports(tmp_path) == USUAL
 
 
-def test_runs_are_as_short_as_can_be() -> None:
+def test_runs_are_as_few_as_possible() -> None:
     assert show_runs(runs_of([40000, 32769, 32768, 32770, 32768])) == "32768-32770, 40000"
     assert show_runs(()) == ""
 

@@ -44,5 +44,5 @@ def test_a_full_disk_is_no_reason_not_to_start(tmp_path: Path, caplog: pytest.Lo
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert "cannot be written" in caplog.text
+    assert "cannot write the incarnation" in caplog.text
     assert os.path.exists(tmp_path / INCARNATION_FILE)

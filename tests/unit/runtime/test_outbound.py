@@ -38,7 +38,7 @@ def test_only_refusal_and_reset_are_peer_failures(number: int) -> None:
     assert is_peer_failure(OSError(number, os.strerror(number))) == (number in PEERS_DOING)
 
 
-def test_an_answer_that_is_wrong_or_cut_off_is_the_peers_doing() -> None:
+def test_wrong_or_partial_answer_is_a_peer_failure() -> None:
     assert is_peer_failure(ssl.SSLError("wrong version number"))
     assert is_peer_failure(asyncio.IncompleteReadError(b"", 4))
 
@@ -54,7 +54,7 @@ def test_an_answer_that_is_wrong_or_cut_off_is_the_peers_doing() -> None:
     ],
     ids=repr,
 )
-def test_a_name_and_memory_that_are_missing_are_not(error: Exception) -> None:
+def test_missing_name_or_memory_is_no_peer_failure(error: Exception) -> None:
     assert not is_peer_failure(error)
 
 
@@ -67,7 +67,7 @@ def test_families_alternate_after_the_first_address() -> None:
     assert [each[4][1] for each in _interleave(given)] == [1, 4, 2, 5, 3]
 
 
-async def test_a_name_without_an_address_is_a_failure_of_ones_own() -> None:
+async def test_name_without_an_address_is_a_local_failure() -> None:
     with pytest.raises(LocalFailure, match="no address"):
         await connect([])
 
@@ -75,20 +75,20 @@ async def test_a_name_without_an_address_is_a_failure_of_ones_own() -> None:
 # ---- names
 
 
-async def test_an_address_is_its_own_name() -> None:
+async def test_ip_address_resolves_to_itself() -> None:
     addresses = await Resolver().find(Endpoint("127.0.0.1", 9092), LIMIT_S)
     assert [address for *_, address in addresses] == [("127.0.0.1", 9092)]
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".example", "real\ufffdbroker"])
-async def test_a_name_that_nobody_knows_is_a_failure_of_ones_own(host: str) -> None:
+async def test_unknown_name_is_a_local_resolver_failure(host: str) -> None:
     """A peer whose name was removed may be healthy: other members may still know the name."""
     with pytest.raises(LocalFailure, match=f"no address for {host}"):
         await Resolver().find(Endpoint(host, 1), LIMIT_S)
 
 
 @pytest.mark.parametrize("port", [70_000, 2**31 - 1, -1])
-async def test_a_port_that_cannot_be_is_no_other_port(port: int) -> None:
+async def test_invalid_port_raises_instead_of_wrapping(port: int) -> None:
     """glibc replaces all higher ports by 65535."""
     with pytest.raises(LocalFailure, match=f"port {port}"):
         await Resolver().find(Endpoint("127.0.0.1", port), LIMIT_S)
@@ -205,7 +205,7 @@ async def test_stale_answer_serves_unless_the_name_was_removed(
             await resolver.find(BROKER, LIMIT_S)
 
 
-async def test_a_name_that_hangs_holds_nobody_up_who_has_an_old_answer(
+async def test_hanging_name_serves_its_old_answer(
     monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     names, resolver, endpoint = SlowNames(monkeypatch), Resolver(5.0), Endpoint("slow.example", 9092)
@@ -239,7 +239,7 @@ async def test_ip_address_needs_no_look_up(
         await resolver.find(Endpoint("localhost", 1), LIMIT_S)
 
 
-async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "MAX_CACHED_NAMES", 3)
     Names(monkeypatch)
     resolver = Resolver(5.0)
@@ -249,7 +249,7 @@ async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest
     assert sum(addresses is not None for addresses in kept) == 3
 
 
-async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_names_do_not_block_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: two names of brokers took ten seconds each, and members could no longer be resolved."""
     names, resolver = SlowNames(monkeypatch), Resolver()
     slow = [

@@ -48,7 +48,7 @@ MINE = member("p1", "p1.example", listener("0.0.0.0", 9000, "p1.example"))
         ("p1.example", 9201, None),
     ],
 )
-def test_addresses_of_members_on_two_machines(host: str, port: int, whose: str | None) -> None:
+def test_fleet_addresses_are_found_on_two_machines(host: str, port: int, whose: str | None) -> None:
     other = member("p2", "p2.example", listener("10.0.0.2", 9201, "p2.example"))
     for_neighbours = member("p3", "p3.example", listener("127.0.0.1", 9201, "localhost"))
     found = fleet(MINE, for_neighbours, other).find(host, port)

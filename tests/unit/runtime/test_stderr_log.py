@@ -97,7 +97,7 @@ STALLED: list[Stall] = [full_pipe, stopped_terminal, full_disk, reader_that_is_g
 
 
 @pytest.mark.parametrize("stalled", STALLED, ids=lambda each: each.__name__)
-def test_process_goes_on_and_ends_where_nobody_takes_its_log(stalled: Stall) -> None:
+def test_process_runs_and_ends_with_a_blocked_log(stalled: Stall) -> None:
     """Found: the first line that a full pipe rejected blocked the member, including its SIGTERM."""
     with ExitStack() as stack:
         fd = stalled(stack)

@@ -36,14 +36,12 @@ def timers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         (7.3, 0.25, 0.2),
     ],
 )
-def test_the_next_tick_is_a_multiple_and_never_the_one_that_was(
-    now_s: float, every_s: float, wait_s: float
-) -> None:
+def test_next_tick_is_a_later_multiple_of_the_period(now_s: float, every_s: float, wait_s: float) -> None:
     assert until_tick(now_s, every_s) == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize("step", range(100))
-def test_ticks_are_apart_by_their_time_and_a_tenth_at_most(step: int) -> None:
+def test_ticks_are_at_most_eleven_tenths_of_a_period_apart(step: int) -> None:
     every_s = 0.25
     now_s = step * 0.0173
     wait_s = until_tick(now_s, every_s)

@@ -38,7 +38,7 @@ def test_expiration_is_reported_once_without_blocking() -> None:
         os.close(timer)
 
 
-def test_whole_seconds_and_no_time_at_all_are_times() -> None:
+def test_whole_seconds_and_zero_are_valid_times() -> None:
     for interval_s, first_s in ((2.0, 0.0), (1.999_999_999_9, 0.0), (12.0, 1e-12)):
         timer = timerfd.create(interval_s, first_s)
         try:
@@ -47,7 +47,7 @@ def test_whole_seconds_and_no_time_at_all_are_times() -> None:
             os.close(timer)
 
 
-def test_a_child_process_does_not_have_it() -> None:
+def test_child_process_does_not_inherit_the_timer() -> None:
     timer = timerfd.create(1.0, 1.0)
     assert not os.get_inheritable(timer)
     os.close(timer)
@@ -72,7 +72,7 @@ def test_invalid_time_raises_and_leaves_nothing_open() -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_have_no_kernel_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timerfd, "_LIBC", object())
     with pytest.raises(OSError, match="not available on this system"):
         timerfd.create(1.0, 1.0)

@@ -25,7 +25,7 @@ def sasl(folder: Path, password: str) -> SaslSettings:
     return SaslSettings("SCRAM-SHA-256", "fleet", Secret(file, None, ("upstream", "sasl", "password"), 3))
 
 
-def test_each_part_of_the_configuration_is_apart_from_the_other(tmp_path: Path) -> None:
+def test_tls_and_sasl_are_configured_independently(tmp_path: Path) -> None:
     secure, principal = tls(Authority(tmp_path).certificate), sasl(tmp_path, "hidden")
     credentials = {
         "sasl_mechanism": "SCRAM-SHA-256",

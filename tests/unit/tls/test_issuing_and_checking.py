@@ -148,7 +148,7 @@ class TestMaking:
         }
 
     @pytest.mark.parametrize("left", ["ca.pem", "ca-key.pem", "p3.key", "p1.crt"])
-    def test_nothing_is_written_over(self, folder: Path, left: str) -> None:
+    def test_existing_files_are_not_overwritten(self, folder: Path, left: str) -> None:
         for path in folder.iterdir():
             if path.name != left:
                 path.unlink()
@@ -157,7 +157,7 @@ class TestMaking:
             issuing.make("demo", MEMBERS, folder, 30, NOW)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {left: before}
 
-    def test_ids_as_long_as_they_may_be(self, tmp_path: Path) -> None:
+    def test_longest_ids_fit_into_a_certificate(self, tmp_path: Path) -> None:
         fleet, proxy_id = "f" * 63, "p_1." + "x" * 59
         issuing.make(fleet, [proxy_id], tmp_path, 1, NOW)
         names = read(tmp_path / f"{proxy_id}.crt").extensions.get_extension_for_class(
@@ -167,7 +167,7 @@ class TestMaking:
             f"fleet://{fleet}/{proxy_id}"
         ]
 
-    def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_unwritable_folder_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(CertificateError, match="cannot be written"):
             issuing.make("demo", MEMBERS, tmp_path / "file" / "certs", 30, NOW)
@@ -214,12 +214,12 @@ class TestChecking:
         checking.check_member(load(file, {}), "p1")
         assert checking.check_present(load(file, {})) == ()
 
-    def test_right_files_are_right(self, settings: Settings) -> None:
+    def test_valid_files_are_accepted(self, settings: Settings) -> None:
         for proxy_id in MEMBERS:
             checking.check_member(settings, proxy_id)
         assert checking.check_present(settings) == ()
 
-    def test_a_member_needs_its_own_files_and_nobody_else_s(self, settings: Settings, folder: Path) -> None:
+    def test_member_needs_only_its_own_files(self, settings: Settings, folder: Path) -> None:
         for name in ("p2.crt", "p2.key", "p3.key"):
             (folder / name).unlink()
         checking.check_member(settings, "p1")
@@ -242,13 +242,13 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"peer_tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
 
-    def test_a_file_that_cannot_be_read(self, settings: Settings, folder: Path) -> None:
+    def test_unreadable_file_is_reported_with_its_path(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.key").unlink()
         (folder / "p1.key").mkdir()
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.key: cannot be read (is a directory); name the file in it" in found
 
-    def test_a_key_with_a_passphrase(self, settings: Settings, folder: Path) -> None:
+    def test_encrypted_key_is_reported_with_its_path(self, settings: Settings, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
@@ -256,7 +256,7 @@ class TestChecking:
         assert "p1.key: is encrypted; remove its passphrase" in found
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
-    def test_a_certificate_that_is_not_valid_now(
+    def test_certificate_outside_its_validity_is_refused(
         self, settings: Settings, folder: Path, shift: timedelta
     ) -> None:
         issuing.renew("demo", ["p1"], folder, 30, NOW + shift)
@@ -264,14 +264,14 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert f"is not valid now, but only from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" in found
 
-    def test_an_authority_that_has_expired(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
+    def test_expired_authority_is_reported(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
         issuing.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=issuing.CA_DAYS + 1))
         (folder / "ca.pem").write_bytes((tmp_path / "old" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "ca.pem: is not valid now" in found
 
     @pytest.mark.parametrize(("fleet", "proxy_id"), [("demo", "p2"), ("other", "p1")])
-    def test_a_certificate_of_somebody_else(
+    def test_certificate_of_another_member_is_reported(
         self, settings: Settings, folder: Path, fleet: str, proxy_id: str
     ) -> None:
         issuing.renew(fleet, [proxy_id], folder, 30, NOW)
@@ -280,13 +280,13 @@ class TestChecking:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert f"p1.crt: must name fleet://demo/p1, but names fleet://{fleet}/{proxy_id}; issue it" in found
 
-    def test_a_certificate_of_nobody(self, settings: Settings, folder: Path) -> None:
+    def test_certificate_without_a_member_is_reported(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.crt").write_bytes((folder / "ca.pem").read_bytes())
         (folder / "p1.key").write_bytes((folder / "ca-key.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.crt: must name fleet://demo/p1, but names no member" in found
 
-    def test_a_certificate_of_another_authority(
+    def test_foreign_member_certificate_is_reported(
         self, settings: Settings, folder: Path, tmp_path: Path
     ) -> None:
         issuing.make("demo", MEMBERS, tmp_path / "foreign", 30, NOW)
@@ -324,7 +324,7 @@ def test_renewal_names_the_wrong_file_of_the_authority(folder: Path, name: str) 
     )
 
 
-def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
+def test_expiry_of_a_file_without_a_certificate_is_none(folder: Path) -> None:
     assert checking.file_expiry(folder / "none") is None
     assert checking.file_expiry(folder / "p1.key") is None
 
@@ -366,7 +366,7 @@ class TestListeners:
         assert "listener_tls.external.certificate: " in found[0]
         assert "p2-external.crt: file not found; copy the file to this path; it comes from" in found[0]
 
-    def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
+    def test_key_of_another_certificate_is_reported(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.key: " in found
@@ -377,7 +377,7 @@ class TestListeners:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "UTC; renew the certificate" in found
 
-    def test_a_probe_that_no_member_would_take(self, settings: Settings, tmp_path: Path) -> None:
+    def test_refused_probe_certificate_is_reported(self, settings: Settings, tmp_path: Path) -> None:
         stranger = Authority(tmp_path / "else", "others").issue("probe")
         for mine, other in ((stranger.certificate, "probe.crt"), (stranger.key, "probe.key")):
             (tmp_path / "tls" / other).write_bytes(mine.read_bytes())
@@ -385,7 +385,7 @@ class TestListeners:
         assert "listener_tls.external.probe_certificate: " in found
         assert "members could not probe this listener: its certificate is refused" in found
 
-    def test_ciphers_that_there_are_not(self, authority: Authority, tmp_path: Path) -> None:
+    def test_unknown_ciphers_are_reported(self, authority: Authority, tmp_path: Path) -> None:
         settings = load(self.file(tmp_path, ciphers="ROT13"), {})
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.ciphers: " in found
@@ -460,7 +460,7 @@ class TestAdmin:
         issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.member_hosts(made))
         return made
 
-    def test_right_files_are_right(self, settings: Settings) -> None:
+    def test_valid_files_are_accepted(self, settings: Settings) -> None:
         for proxy_id in MEMBERS:
             checking.check_member(settings, proxy_id)
         assert checking.check_present(settings) == ()
@@ -510,7 +510,7 @@ class TestAdmin:
         if not authority_is_here:
             (folder / "ca.pem").unlink()
         (found,) = mistakes(lambda: checking.check_present(settings))
-        assert "commands would refuse it: its certificate is refused: " in found
+        assert "`fleet` commands would refuse this certificate: its certificate is refused: " in found
         assert "certificate is not valid for '127.0.0.1'" in found
 
     def test_certificate_of_another_authority_is_reported(
@@ -522,7 +522,7 @@ class TestAdmin:
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "its certificate is refused: unable to get local issuer certificate" in found
 
-    def test_an_authority_that_is_none(self, settings: Settings, folder: Path) -> None:
+    def test_file_that_is_no_authority_is_reported(self, settings: Settings, folder: Path) -> None:
         (folder / "ca.pem").write_text("nothing")
         (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"admin.tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
@@ -566,7 +566,7 @@ class TestUpstream:
         file.write_text(yaml.safe_dump({**tree(), "upstream": {"tls": tls, "sasl": sasl}}, sort_keys=False))
         return load(file, {})
 
-    def test_right_files_are_right(self, settings: Settings) -> None:
+    def test_valid_files_are_accepted(self, settings: Settings) -> None:
         assert checking.check_upstream(settings, must_be_there=True) == ()
         assert checking.check_upstream(settings, must_be_there=False) == ()
 
@@ -617,7 +617,7 @@ class TestUpstream:
         assert re.search(rf": upstream\.tls\.{field}: {tmp_path / name}: ", found[0])
         assert report in found[0]
 
-    def test_a_variable_is_looked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_variable_is_reported(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"env": "KAFKA_PASSWORD"}}
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}))

@@ -60,14 +60,14 @@ def test_file_that_cannot_be_read_is_blamed_on_its_field(pair: Pair, tmp_path: P
 
 
 @pytest.mark.parametrize("style", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-def test_encrypted_key_is_called_so(pair: Pair, style: PrivateFormat) -> None:
+def test_encrypted_key_is_named_as_encrypted(pair: Pair, style: PrivateFormat) -> None:
     key = load_pem_private_key(pair.key.read_bytes(), None)
     pair.key.write_bytes(key.private_bytes(Encoding.PEM, style, BestAvailableEncryption(b"secret")))
     error = refusal(pair)
     assert (error.field, error.rule) == ("probe_key", "is encrypted")
 
 
-def test_files_in_each_other_s_place_are_named(pair: Pair) -> None:
+def test_swapped_files_are_named(pair: Pair) -> None:
     error = refusal(Pair(pair.key, pair.certificate))
     assert (error.field, error.rule) == (
         "probe_certificate",
@@ -106,7 +106,7 @@ def test_damaged_certificate_is_not_blamed_on_the_key(pair: Pair) -> None:
     assert error.rule.startswith("is not a PEM certificate that OpenSSL can read (")
 
 
-def test_two_files_joined_without_a_line_break(authority: Authority) -> None:
+def test_joined_files_without_a_line_break_are_reported(authority: Authority) -> None:
     whole = authority.certificate.read_bytes()
     authority.certificate.write_bytes(whole.rstrip() + whole)
     with pytest.raises(UnusableInput, match=r"client_ca: .*: line \d+ has text before -----BEGIN"):
@@ -114,7 +114,7 @@ def test_two_files_joined_without_a_line_break(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("ciphers", ["ROT13", "TLS_AES_128_GCM_SHA256", "A\0B"])
-def test_ciphers_are_blamed_for_nothing_but_ciphers(ciphers: str) -> None:
+def test_invalid_cipher_list_names_field_rule_and_fix(ciphers: str) -> None:
     with pytest.raises(
         UnusableInput, match=r"^ciphers: .*is not a list of TLS 1\.2 ciphers that OpenSSL knows; write"
     ):

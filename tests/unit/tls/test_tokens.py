@@ -92,9 +92,7 @@ def test_both_mistakes_are_reported() -> None:
     ]
 
 
-def test_files_are_followed_and_what_is_wrong_changes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_new_tokens_keep_the_previous_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "read-token"
     file.touch(mode=0o600)
     file.write_text(READ)
@@ -109,7 +107,7 @@ def test_files_are_followed_and_what_is_wrong_changes_nothing(
     assert not any(each in caplog.text for each in ("hidden", READ))
 
 
-def test_without_tokens_nobody_is_let_in_until_there_are_some(
+def test_every_request_is_refused_until_tokens_exist(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "read-token"
@@ -174,11 +172,11 @@ class TestChecking:
         return self.settings(folder, tokens={"read": {"file": "READ"}, "write": {"file": "WRITE"}})
 
     @pytest.mark.parametrize("must_be_there", [True, False])
-    def test_right_ones_are_right_and_none_are_needed(self, tmp_path: Path, must_be_there: bool) -> None:
+    def test_valid_or_absent_tokens_are_accepted(self, tmp_path: Path, must_be_there: bool) -> None:
         assert check_tokens(self.in_files(tmp_path), must_be_there=must_be_there) == ()
         assert check_tokens(self.settings(tmp_path), must_be_there=must_be_there) == ()
 
-    def test_a_file_that_is_not_here_is_named_or_a_mistake(self, tmp_path: Path) -> None:
+    def test_missing_token_file_is_named_or_a_mistake(self, tmp_path: Path) -> None:
         settings = self.in_files(tmp_path)
         (tmp_path / "WRITE").unlink()
         assert check_tokens(settings, must_be_there=False) == ("admin.tokens",)
@@ -187,7 +185,7 @@ class TestChecking:
         error_text = f"admin.tokens.write: {tmp_path}/WRITE: cannot be read (no such file or directory)"
         assert error_text in str(caught.value)
 
-    def test_a_variable_that_is_not_set_is_named_or_a_mistake(self, tmp_path: Path) -> None:
+    def test_unset_token_variable_is_named_or_a_mistake(self, tmp_path: Path) -> None:
         settings = self.settings(tmp_path, tokens={"read": {"env": "READ"}, "write": {"env": "WRITE"}})
         here = {"READ": READ}
         assert check_tokens(settings, must_be_there=False, environ=here) == ("admin.tokens",)

@@ -69,7 +69,7 @@ def member() -> Iterator[Served]:
         yield one
 
 
-def test_status_of_one_member(member: Served, capsys: Out) -> None:
+def test_status_prints_the_view_of_one_member(member: Served, capsys: Out) -> None:
     code, printed = run_json(capsys, "status", "--admin", member.url)
     assert code == 0
     assert (printed["leader"], printed["generation"], printed["agree"]) == ("p1", 7, True)
@@ -116,7 +116,7 @@ def test_status_without_an_answer_exits_with_3(config: Path, capsys: Out) -> Non
     assert capsys.readouterr().err.startswith("fleet: no member answered: ")
 
 
-def test_drain_and_undrain(member: Served, capsys: Out) -> None:
+def test_drain_and_undrain_print_the_new_state(member: Served, capsys: Out) -> None:
     code, printed = run_json(capsys, "drain", "p2", "--admin", member.url)
     assert (code, printed) == (0, {"proxy_id": "p2", "drained": True, "applied": True, "generation": 8})
     assert cli.run(["undrain", "p2", "--admin", member.url]) == 0
@@ -132,7 +132,7 @@ def test_repeated_drain_says_so(member: Served, capsys: Out) -> None:
     assert capsys.readouterr().out == "p2 is already undrained (generation 7)\n"
 
 
-def test_pin_and_unpin(member: Served, capsys: Out) -> None:
+def test_pin_and_unpin_print_the_new_state(member: Served, capsys: Out) -> None:
     code, printed = run_json(capsys, "pin", "2", "p1", "--admin", member.url)
     assert (code, printed) == (0, {"broker_id": 2, "proxy_id": "p1", "applied": True, "generation": 8})
     code, printed = run_json(capsys, "unpin", "2", "--admin", member.url)

@@ -46,7 +46,7 @@ async def test_error_has_the_reason_of_each_server(tmp_path: Path) -> None:
     assert "Connect call failed" in await why([gone], PLAINTEXT)
 
 
-async def test_a_server_that_says_nothing_has_timed_out() -> None:
+async def test_silent_server_times_out() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -76,7 +76,7 @@ def metadata(*hosts: str | None) -> bytes:
     return struct.pack(">i", len(hosts)) + brokers + struct.pack(">ii", 0, 0)
 
 
-async def test_brokers_that_have_no_host_are_left_out() -> None:
+async def test_brokers_without_a_host_are_left_out() -> None:
     """Found: an uncaught error ended the control process at each start."""
     named: tuple[str | None, ...] = (None, "kafka1", "")
 

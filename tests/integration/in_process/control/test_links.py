@@ -242,7 +242,7 @@ async def test_reset_is_reported_immediately(network: Network) -> None:
 
 
 class TestHello:
-    async def test_the_answer_says_who_was_reached(self, network: Network) -> None:
+    async def test_hello_answer_names_the_reached_member(self, network: Network) -> None:
         await network.start("p1", incarnation=77)
         stranger = await network.connect("p1")
         stranger.hello()
@@ -492,7 +492,7 @@ class TestVoters:
 
 
 class TestOneMemberTwice:
-    async def test_a_later_life_replaces_the_link(self, network: Network) -> None:
+    async def test_later_incarnation_replaces_the_link(self, network: Network) -> None:
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
         first.link(incarnation=1)
@@ -509,7 +509,7 @@ class TestOneMemberTwice:
         await first.close()
         await second.close()
 
-    async def test_new_connection_of_the_same_life_replaces_the_link(self, network: Network) -> None:
+    async def test_new_connection_of_the_incarnation_replaces_the_link(self, network: Network) -> None:
         """The peer has closed a connection, and this side has not received the end."""
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
@@ -520,7 +520,7 @@ class TestOneMemberTwice:
         await first.close()
         await second.close()
 
-    async def test_an_earlier_life_is_refused(
+    async def test_earlier_incarnation_is_refused(
         self, network: Network, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1")
@@ -638,7 +638,7 @@ async def test_a_peer_that_refuses_is_not_dialled_ten_times_a_second(
     server.close()
 
 
-async def test_a_name_that_cannot_be_does_not_end_the_dialling(
+async def test_invalid_name_does_not_end_the_dialling(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialled = 0

@@ -311,7 +311,7 @@ async def running(
     task = asyncio.create_task(running.run(stop))
     try:
         await eventually(lambda: task.done() or len(running.servers) == len(sockets), "the worker listens")
-        yield Running(running, stop, task, ports, spec.member.advertised(spec.settings), spec)
+        yield Running(running, stop, task, ports, spec.member.to_member(spec.settings), spec)
     finally:
         stop.set()
         for served in list(running.connections.values()):
@@ -1731,7 +1731,7 @@ async def test_drain_ends_within_its_time(tmp_path: Path, caplog: pytest.LogCapt
         assert await ends(reader) == b""
         # The client never closes its side: the worker does not wait forever.
         await eventually(lambda: not running_worker.connections(), "the connection is cut")
-        assert "closing a client of 1 with 1 requests unanswered" in caplog.text
+        assert "closing a client with requests unanswered: broker=1 requests=1" in caplog.text
         writer.close()
 
 

@@ -111,7 +111,7 @@ class TestLinks:
 
         assert one.frames[-1] == ("p2", Kind.RAFT, b"the last word")
 
-    def test_control_s_event_loop_does_the_same(self, tmp_path: Path, folder: Path) -> None:
+    def test_link_works_on_controls_event_loop(self, tmp_path: Path, folder: Path) -> None:
         """uvloop has its own TLS implementation."""
         foreign = made(tmp_path / "foreign")
 
@@ -152,7 +152,7 @@ class TestRefusals:
             await until(lambda: dial.await_count >= 3)
         assert len(caplog.records) <= 6, "each retry is not logged"
 
-    async def test_another_authority(
+    async def test_link_with_another_authority_is_refused(
         self, network: Network, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         foreign = made(tmp_path / "foreign")
@@ -160,7 +160,7 @@ class TestRefusals:
         two = await network.start("p2", tls=tls(foreign, "p2"))
         await self.refused(network, caplog, one, two, "its certificate is refused")
 
-    async def test_another_authority_of_the_dialling_side_alone(
+    async def test_link_trusting_another_authority_is_refused(
         self, network: Network, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The dialling side trusts both; with TLS 1.3 it learns of the refusal after its own handshake."""
@@ -179,7 +179,7 @@ class TestRefusals:
         )
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
-    async def test_a_certificate_that_is_not_valid_now(
+    async def test_certificate_outside_its_validity_is_refused(
         self,
         network: Network,
         folder: Path,
@@ -193,7 +193,7 @@ class TestRefusals:
         reason = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
         await self.refused(network, caplog, one, two, reason, "refused; see the peer's log")
 
-    async def test_another_member_s_certificate_at_the_dialling_side(
+    async def test_dialling_with_another_members_certificate_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
@@ -207,14 +207,14 @@ class TestRefusals:
             "refused; see the peer's log",
         )
 
-    async def test_another_member_s_certificate_at_the_listening_side(
+    async def test_answering_with_another_members_certificate_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p3"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         await self.refused(network, caplog, one, two, "the certificate names fleet://demo/p3")
 
-    async def test_another_fleet_of_the_same_authority(
+    async def test_certificate_of_another_fleet_is_refused(
         self,
         network: Network,
         folder: Path,
@@ -227,7 +227,7 @@ class TestRefusals:
         two = await network.start("p2", tls=tls(folder, "p2"))
         await self.refused(network, caplog, one, two, "the certificate names fleet://other/p2")
 
-    async def test_plaintext_against_tls(
+    async def test_plaintext_link_to_a_tls_member_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
@@ -241,7 +241,7 @@ class TestRefusals:
             "refused; see the peer's log",
         )
 
-    async def test_tls_against_plaintext(
+    async def test_tls_link_to_a_plaintext_member_is_refused(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         one = await network.start("p1")
@@ -249,7 +249,7 @@ class TestRefusals:
         await self.refused(network, caplog, one, two, "it speaks TLS, and this member has no peer_tls")
 
     @pytest.mark.parametrize("kind", ["no certificate", "TLS 1.2", "a HELLO", "a pickle"])
-    async def test_a_stranger_learns_nothing_and_is_not_listened_to(
+    async def test_stranger_gets_no_data_and_is_ignored(
         self, network: Network, folder: Path, taken: list[int], caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
@@ -324,7 +324,7 @@ class TestReplay:
         return one, bytes(sent_bytes), bytes(answered)
 
     @pytest.mark.parametrize("pace", ["at once", "as it was sent"])
-    async def test_a_member_takes_nothing_of_it(
+    async def test_listening_member_refuses_an_unverified_peer(
         self,
         network: Network,
         folder: Path,
@@ -350,7 +350,7 @@ class TestReplay:
         assert len(taken) == before
         assert (len(one.frames), one.changes) == (3, ["+p2", "-p2"])
 
-    async def test_nor_does_one_that_dials(
+    async def test_dialling_member_refuses_an_unverified_peer(
         self,
         network: Network,
         folder: Path,
@@ -394,7 +394,7 @@ class TestRotation:
 
         await until(lambda: (one.events_seen, two.events_seen) == (["+p2", "+p3"], ["+p1", "+p3"]))
 
-    async def test_in_the_middle_of_one_the_former_files_stay_in_use(
+    async def test_previous_files_stay_in_use_during_a_rotation(
         self, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         held = tls(folder, "p1")
@@ -420,7 +420,7 @@ class TestRotation:
             == 2
         )
 
-    async def test_files_that_come_late_are_used_when_they_come(
+    async def test_late_files_are_used_as_soon_as_they_exist(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         away = (folder / "p1.crt").rename(folder / "away")
@@ -433,21 +433,21 @@ class TestRotation:
 
 
 class TestFiles:
-    def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
+    def test_handshake_check_rejects_files_of_another_authority(self, folder: Path, tmp_path: Path) -> None:
         check_handshake(*make_contexts(issuing.member_files(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):
             check_handshake(*make_contexts(mixed))
 
-    def test_an_encrypted_key_is_an_error_and_no_question(self, folder: Path) -> None:
+    def test_encrypted_key_raises_without_a_prompt(self, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
         with pytest.raises(OSError, match="cannot use the certificates of this member"):
             tls(folder, "p1").context(server=True)
 
-    def test_every_end_of_a_connection_has_words(self) -> None:
+    def test_every_end_of_a_connection_is_explained(self) -> None:
         assert explain(ConnectionResetError(104, "reset")) == "connection lost: [Errno 104] reset"
         assert explain(ConnectionResetError()) == "closed during the handshake; see the peer's log"
         assert explain(ssl.SSLError("as it is")) == "as it is"

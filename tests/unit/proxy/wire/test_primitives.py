@@ -57,7 +57,7 @@ def test_lengths_below_null_are_refused() -> None:
         reject_negative_length(-2, 7)
 
 
-def test_strings() -> None:
+def test_strings_are_encoded_with_their_length() -> None:
     assert compact_string("é") == b"\x03\xc3\xa9"
     assert compact_string("h" * 127) == b"\x80\x01" + b"h" * 127
     assert classic_string("é") == b"\0\x02\xc3\xa9"

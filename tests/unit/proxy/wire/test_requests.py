@@ -85,7 +85,7 @@ def test_acks_is_read_where_kio_writes_acks(version: int) -> None:
             assert produce_acks(frame, version, 3) == acks
 
 
-def test_acks_that_has_not_arrived() -> None:
+def test_acks_beyond_the_received_bytes_waits() -> None:
     for version in (8, 9):
         whole = produce(version, 1, 1, b"", "tx")
         end = len(whole) - 4
