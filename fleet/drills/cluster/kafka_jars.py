@@ -48,9 +48,18 @@ def cache_libs(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder that `fetch_libs` fills for the user: one for each release of Kafka.
 
     Source: XDG Base Directory Specification: a relative XDG_CACHE_HOME is invalid and ignored.
+
+    Raises: DemoError: XDG_CACHE_HOME is not set, and the user has no home folder.
     """
-    configured = Path(environ.get("XDG_CACHE_HOME", ""))
-    cache = configured if configured.is_absolute() else Path.home() / ".cache"
+    cache = Path(environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        try:
+            cache = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise DemoError(
+                "no folder for the cache: this user has no home folder; set HOME or XDG_CACHE_HOME, or name "
+                "an unpacked Kafka: fleet demo --kafka-home DIR"
+            ) from error
     return cache / CACHE_NAME / f"kafka-{kafka_version()}" / "libs"
 
 
