@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from fleet.admin import live
+from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.live import LiveFeed, Watcher
 from fleet.admin.snapshot import FleetView
 from fleet.core.model import BrokerId, Directory, ProxyId
+from fleet.core.renamed_keys import RENAMED_KEYS
 from fleet.core.takeover import Moment, Takeover, TakeoverLog
 from fleet.tls import admin
 from fleet.tls.tokens import Gate
@@ -165,6 +170,33 @@ def test_host_that_is_lost_silently_is_asked_again(
     wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
     wait_for(lambda: "No update" not in text(browser, "alarm"), "and says so")
     assert asked >= 2
+
+
+def test_document_of_the_previous_release_is_shown(
+    browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a rollback, or behind an address that members of two releases share."""
+
+    def only_old_keys(document: LiveDocument) -> bytes:
+        def without_new(value: Any) -> Any:
+            if isinstance(value, list):
+                return [without_new(each) for each in value]
+            if isinstance(value, dict):
+                return {key: without_new(each) for key, each in value.items() if key not in RENAMED_KEYS}
+            return value
+
+        return json.dumps(without_new(json.loads(LIVE.encode(document)))).encode()
+
+    stopping = replace(view().members[0], stopping=True)
+    member.source.shown = replace(
+        view(raft=replace(view().raft, error="its disk is full")),
+        members=(stopping, *view().members[1:]),
+    )
+    monkeypatch.setattr(live, "LIVE", SimpleNamespace(encode=only_old_keys))
+    browser.get(member.url)
+    wait_for(lambda: shown(browser) == ["1", "2", "3"], "its brokers are shown")
+    assert "its disk is full" in text(browser, "alarm")
+    assert "leaving" in texts(browser, "#members tbody td")
 
 
 NOW_MS = 1_790_000_000_000
