@@ -301,7 +301,9 @@ async def _commit(urls: Iterable[str], path: str, codec: Codec[T], timeout_s: fl
         raise AdminError(
             "no admin address accepts changes: none is loopback, and there is no token; use --admin"
         )
-    raise next((each for each in refusals if type(each) is not AdminError), refusals[0])
+    # A member that has just started knows no broker yet: its _NotFound counts less than another's NoQuorum.
+    answered = sorted(refusals, key=lambda each: isinstance(each, AdminError))
+    raise next((each for each in answered if type(each) is not AdminError), refusals[0])
 
 
 def writable_urls(settings: Settings) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -14,10 +15,11 @@ import pytest
 import yaml
 
 from fleet import cli
+from fleet.admin import client
 from fleet.admin.snapshot import Check, RaftView
 from fleet.config.file import load
 from fleet.core import errors
-from fleet.core.model import Endpoint
+from fleet.core.model import Endpoint, FleetState
 from fleet.core.state import Outcome
 from fleet.tls import admin as tls
 from fleet.tls.tokens import Gate
@@ -44,8 +46,6 @@ def served(
     tls: ssl.SSLContext | None = None,
 ) -> Iterator[Served]:
     """Serve the admin interface of a member in a thread: commands start their own event loops."""
-    import asyncio
-
     from fleet.admin.server import serve
 
     sock = listening() if sock is None else sock
@@ -175,6 +175,18 @@ def test_pin_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> None:
     member.source.outcome = errors.NoQuorum("no majority")
     code, printed = run_json(capsys, "pin", "2", "p1", "--admin", member.url)
     assert (code, printed["error"]) == (3, {"kind": "no_quorum", "message": "no majority"})
+
+
+@pytest.mark.parametrize("new_member_first", [True, False])
+def test_pin_without_a_quorum_exits_with_3_whatever_a_new_member_answers(
+    new_member_first: bool, member: Served
+) -> None:
+    """A member that has just started without a quorum has an empty state, and knows no broker."""
+    member.source.outcome = errors.NoQuorum("no majority")
+    with served(Source(view(state=FleetState()))) as new_member:
+        urls = [new_member.url, member.url]
+        with pytest.raises(errors.NoQuorum):
+            asyncio.run(client.pin(urls if new_member_first else urls[::-1], 2, "p1"))
 
 
 def test_pin_without_an_answer_exits_with_3(capsys: Out) -> None:
