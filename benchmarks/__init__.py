@@ -1,1 +1,1 @@
-"""What the fleet costs, measured beside a direct connection, HAProxy and a bare forwarder: `make bench`."""
+"""What the fleet costs, compared with a direct connection, HAProxy and a bare forwarder: `make bench`."""

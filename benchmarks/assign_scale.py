@@ -1,6 +1,6 @@
-"""How long it takes to say who owns what, at scale: a fresh assignment, a death, a join; without any network.
+"""How long assignment takes at scale: a fresh assignment, a death and a join, without any network.
 
-*moved* are the identities that have other owners afterwards; a death may move those of the dead proxy alone.
+*moved* counts the identities whose owners change. A death may move only the identities of the dead proxy.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from fleet.core.model import Broker, BrokerId, IdentitySpace, Member, Ownership,
 
 ASSIGN: Final = "assign"
 SIZES: Final = ((10, 3), (100, 10), (1_000, 100), (10_000, 1_000))
-"""Identities and proxies."""
+"""Numbers of identities and of proxies."""
 _RACKS: Final = ("a", "b", "c")
-_TIMES: Final = 3
+_REPETITIONS: Final = 3
 
 Owners: TypeAlias = Mapping[BrokerId, Ownership]
 
 
-def scaled(rounds: int) -> Iterator[Sample]:
-    """Each size, round after round."""
+def measure_sizes(rounds: int) -> Iterator[Sample]:
+    """Measure each size once a round."""
     for number in range(rounds):
         for identities, proxies in SIZES:
-            for measure, value in one_size(identities, proxies).items():
+            for measure, value in measure_size(identities, proxies).items():
                 yield Sample(ASSIGN, f"{measure}_{identities}x{proxies}", FLEET, number, value)
 
 
-def one_size(identities: int, proxies: int) -> dict[str, float]:
-    """The measures of one size: the fastest of a few times, what moved, and the most beside the mean."""
+def measure_size(identities: int, proxies: int) -> dict[str, float]:
+    """The measures of one size: the fastest of several runs, moves, and the largest share over the mean."""
     space = IdentitySpace(1, identities)
     brokers = {n: Broker(n, "kafka", 9092, _RACKS[n % len(_RACKS)]) for n in space.broker_ids()}
     members = _members(proxies, space)
     before = assign(members, brokers, {}, {})
     survivors = {proxy_id: member for proxy_id, member in members.items() if proxy_id != "p1"}
-    taken, death_ms = _timed(lambda: take_over(survivors, brokers, before, {}))
-    _, fresh_ms = _timed(lambda: assign(members, brokers, {}, {}))
-    joined, join_ms = _timed(lambda: assign(_members(proxies + 1, space), brokers, before, {}))
+    taken, death_ms = _time_fastest(lambda: take_over(survivors, brokers, before, {}))
+    _, fresh_ms = _time_fastest(lambda: assign(members, brokers, {}, {}))
+    joined, join_ms = _time_fastest(lambda: assign(_members(proxies + 1, space), brokers, before, {}))
     return {
         "fresh_ms": fresh_ms,
         "death_ms": death_ms,
-        "death_moved": _moved(before, taken),
+        "death_moved": _count_moved(before, taken),
         "death_moved_of_others": sum(
             before[each].owners != taken[each].owners and "p1" not in before[each].owners for each in taken
         ),
         "join_ms": join_ms,
-        "join_moved": _moved(before, joined),
-        "fresh_max_to_mean": _most_to_mean(before, proxies),
-        "death_max_to_mean": _most_to_mean(taken, proxies - 1),
+        "join_moved": _count_moved(before, joined),
+        "fresh_max_to_mean": _max_to_mean(before, proxies),
+        "death_max_to_mean": _max_to_mean(taken, proxies - 1),
     }
 
 
@@ -62,19 +62,19 @@ def _members(count: int, identities: IdentitySpace) -> dict[ProxyId, Member]:
     }
 
 
-def _timed(work: Callable[[], Owners]) -> tuple[Owners, float]:
+def _time_fastest(work: Callable[[], Owners]) -> tuple[Owners, float]:
     fastest_s = float("inf")
-    for _ in range(_TIMES):
+    for _ in range(_REPETITIONS):
         began_s = perf_counter()
         found = work()
         fastest_s = min(fastest_s, perf_counter() - began_s)
     return found, 1000 * fastest_s
 
 
-def _moved(before: Owners, after: Owners) -> int:
+def _count_moved(before: Owners, after: Owners) -> int:
     return sum(before[each].owners != after[each].owners for each in after)
 
 
-def _most_to_mean(owned: Owners, proxies: int) -> float:
+def _max_to_mean(owned: Owners, proxies: int) -> float:
     counts = Counter(owner for each in owned.values() for owner in each.owners)
     return max(counts.values()) * proxies / counts.total()

@@ -1,10 +1,10 @@
-"""How soon a member is advertised elsewhere that nothing gets through to, or from, and nothing is reset.
+"""How soon survivors advertise the identities of a member whose packets are lost without a reset.
 
     python -m benchmarks.black_hole --times 5 --json
 
-For a black hole around a member in each direction, and for SIGSTOP, of the leader and of a follower: from the
-moment before the first link is broken until every survivor's Metadata has none but survivors. Exit code 1
-where that never came, or took longer than the goal.
+The faults are a black hole around a member in each direction, and SIGSTOP, for the leader and for a follower.
+The time runs from the moment before the first link is broken until every survivor's Metadata names survivors
+only. Exit code 1: a takeover did not happen, or took longer than the goal.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from tests.chaos.seeded.run import Ground, prepare
 Fault = Literal["both", "in", "out", "freeze"]
 Role = Literal["leader", "follower"]
 GOAL_MS: Final = 1500.0
-_STEADY_S = 2.5
-"""Before each fault: the last one is over for everybody, and the members are probed at their usual pace."""
-_LIMIT_S = 20.0
+_SETTLE_S = 2.5
+"""The pause before each fault: the last fault is over for all members, and probes run at their usual pace."""
+_TAKEOVER_LIMIT_S = 20.0
 _WHOLE_LIMIT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fault, as often as it was asked for.
+    """All repetitions of one fault.
 
     Args:
-        breaking_ms: what it took to break all links, one after the other; it is a part of the time.
-        load: the machine's load averages at the beginning of each.
+        breaking_ms: the time to break all links, one after the other; it is a part of `advertised_ms`.
+        load: the machine's load average before each repetition.
     """
 
     fault: Fault
@@ -64,8 +64,8 @@ class Case:
     load: tuple[float, ...]
 
 
-class Holes:
-    """Breaks what is around members, and looks on."""
+class FaultRunner:
+    """Breaks the links around members, or stops members, and measures the takeover."""
 
     def __init__(
         self, fleet: LocalFleet, network: Toxiproxy, prober: Prober, ids: frozenset[BrokerId]
@@ -83,16 +83,16 @@ class Holes:
         for number in range(times):
             if not await becomes(self._is_whole, _WHOLE_LIMIT_S):
                 raise DemoError(f"the fleet was not whole; see {self._fleet.logs}")
-            await asyncio.sleep(_STEADY_S)
+            await asyncio.sleep(_SETTLE_S)
             load.append(os.getloadavg()[0])
             victim = await in_thread(partial(self._victim, role, number))
-            took, breaking = await self._once(fault, victim)
+            took, breaking = await self._break(fault, victim)
             took_ms.append(took)
             breaking_ms.append(breaking)
         return Case(fault, role, spread(took_ms), spread(breaking_ms), tuple(load))
 
-    async def _once(self, fault: Fault, victim: ProxyId) -> tuple[float | None, float]:
-        """Returns: milliseconds, None where it took too long; and those for breaking everything."""
+    async def _break(self, fault: Fault, victim: ProxyId) -> tuple[float | None, float]:
+        """Returns: milliseconds to the takeover, None if too long; milliseconds to break all links."""
         survivors = [each for each in self._fleet.members if each != victim]
         links = [*self._network.peer_links(victim), *self._network.client_links(victim)]
         broken_s = time.monotonic()
@@ -107,12 +107,12 @@ class Holes:
                 swallow = partial(self._network.poison, links, "timeout", {"timeout": 0}, fault)
                 await in_thread(swallow)
             breaking_ms = (time.monotonic() - broken_s) * 1000.0
-            await eventually(lambda: live_s() is not None, _LIMIT_S)
-            found_s = live_s()
+            await eventually(lambda: live_s() is not None, _TAKEOVER_LIMIT_S)
+            live_at_s = live_s()
         finally:
             self._fleet.thaw(victim)
             await in_thread(partial(self._network.heal, links))
-        return None if found_s is None else (found_s - broken_s) * 1000.0, breaking_ms
+        return None if live_at_s is None else (live_at_s - broken_s) * 1000.0, breaking_ms
 
     def _victim(self, role: Role, number: int) -> ProxyId:
         leader = self._fleet.leader()
@@ -132,7 +132,7 @@ class Holes:
 
 
 @asynccontextmanager
-async def holes(ground: Ground, folder: Path) -> AsyncIterator[Holes]:
+async def running_faults(ground: Ground, folder: Path) -> AsyncIterator[FaultRunner]:
     """Three members with the default timing, and Toxiproxy around each."""
     fleet = LocalFleet(folder, ground.upstream)
     with ExitStack() as ends:
@@ -146,7 +146,7 @@ async def holes(ground: Ground, folder: Path) -> AsyncIterator[Holes]:
         prober = Prober(targets, fleet.owner_of)
         prober.fast = True
         async with background_tasks(prober.run()):
-            yield Holes(fleet, ground.network, prober, frozenset(ground.kafka.brokers))
+            yield FaultRunner(fleet, ground.network, prober, frozenset(ground.kafka.brokers))
 
 
 def say(line: str) -> None:
@@ -154,22 +154,22 @@ def say(line: str) -> None:
 
 
 async def run(times: int) -> list[Case]:
-    """Every fault of every role. Raises: FleetError: the stage did not stand."""
+    """Measure every fault of every role. Raises: FleetError: the fleet did not start."""
     cases = []
-    folder = Path(tempfile.mkdtemp(prefix="holes-"))
+    folder = Path(tempfile.mkdtemp(prefix="running_faults-"))
     async with prepare(folder, say) as ground:
         for fault, role in product(get_args(Fault), get_args(Role)):
-            async with holes(ground, folder / f"{fault}-{role}") as made:
-                cases.append(await made.case(fault, role, times))
+            async with running_faults(ground, folder / f"{fault}-{role}") as runner:
+                cases.append(await runner.case(fault, role, times))
             say(str(cases[-1]))
-    shutil.rmtree(folder)  # where something went wrong, its logs tell what
+    shutil.rmtree(folder)  # after a failure the logs stay, and show the cause
     return cases
 
 
 def show(cases: list[Case], console: Console) -> None:
-    """The figures for people."""
+    """Print the figures as a table."""
     table = Table(title=f"advertised elsewhere; goal {milliseconds(GOAL_MS)}")
-    for column in ("fault", "of the", "median", "worst", "breaking it took", "load average"):
+    for column in ("fault", "member", "median", "worst", "time to break", "load average"):
         table.add_column(column)
     for case in cases:
         found, load = case.advertised_ms, f"{min(case.load):.1f} to {max(case.load):.1f}"
@@ -179,14 +179,14 @@ def show(cases: list[Case], console: Console) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--times", type=click.IntRange(1), default=5, show_default=True, help="How often each fault.")
+@click.option("--times", type=click.IntRange(1), default=5, show_default=True, help="Repetitions per fault.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(times: int, as_json: bool) -> None:
-    """Black holes around the leader and around a follower, in each direction, and SIGSTOP of either."""
+    """Measure takeovers from members in a black hole, in each direction, and from stopped members."""
     try:
         cases = asyncio.run(run(times))
     except FleetError as error:
-        sys.exit(f"holes: {error}")
+        sys.exit(f"black_hole: {error}")
     show(cases, Console(stderr=True))
     if as_json:
         print(json.dumps({"times": times, "cases": [asdict(case) for case in cases]}))

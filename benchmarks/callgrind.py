@@ -1,6 +1,6 @@
-"""A process under valgrind's callgrind: how many instructions it executes, and how often it calls what.
+"""A process under valgrind's callgrind: how many instructions it executes, and how often it calls functions.
 
-The machine's valgrind, or Debian's package unpacked below `build/valgrind`.
+The program is the machine's valgrind, or Debian's package unpacked below `build/valgrind`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.debian import brought
+from benchmarks.debian import find_or_unpack
 from benchmarks.errors import BenchError
 from tools.bootstrap import BUILD
 
@@ -26,12 +26,12 @@ _LIMIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Valgrind:
-    """One that runs here.
+    """A valgrind that runs on this machine.
 
     Args:
-        program: what runs another program.
-        vgdb: what tells it to do something while that runs.
-        environment: what both need.
+        program: runs another program under valgrind.
+        vgdb: sends commands to valgrind while the program runs.
+        environment: variables that both need.
     """
 
     program: Path
@@ -40,11 +40,11 @@ class Valgrind:
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
-    """What a process has done since it was asked before.
+class ExecutionCounts:
+    """What a process has executed since the last reset.
 
     Args:
-        calls: by the function's name, where it has one.
+        calls: the number of calls by function name, for functions that have a name.
     """
 
     instructions: int
@@ -52,14 +52,14 @@ class Executed:
 
 
 def find() -> Valgrind:
-    """A valgrind that runs here; brings Debian's where the machine has none, without being root.
+    """Find a valgrind that runs here; unpack Debian's package, without being root, if the machine has none.
 
-    Raises: BenchError: there is none, and none can be had; says what to do.
+    Raises: BenchError: there is no valgrind, and none is available; the message says what to do.
     """
     installed, vgdb = shutil.which("valgrind"), shutil.which("vgdb")
     if installed is not None and vgdb is not None:
         return Valgrind(Path(installed), Path(vgdb), {})
-    launcher = brought("valgrind", "usr/bin/vgdb", FOLDER, _ADVICE)
+    launcher = find_or_unpack("valgrind", "usr/bin/vgdb", FOLDER, _ADVICE)
     usr = FOLDER / "debian" / "usr"
     tools = {"VALGRIND_LIB": str(usr / "libexec" / "valgrind")}
     return Valgrind(usr / "bin" / "valgrind.bin", launcher, tools)
@@ -69,7 +69,7 @@ class Callgrind:
     """Counts what one process executes.
 
     Args:
-        out: the file that it writes; those with a number at the end are of this one, too.
+        out: the file that callgrind writes; it also writes files with this name and a number at the end.
     """
 
     def __init__(self, valgrind: Valgrind, out: Path) -> None:
@@ -79,24 +79,24 @@ class Callgrind:
         self.environment = valgrind.environment
 
     def begin(self, pid: int) -> None:
-        """Count from now on: until then all is several times as fast. Raises: BenchError: as `reset`."""
-        self._tell(pid, "instrumentation", "on")
+        """Begin to count; until then the process runs several times as fast. Raises: as `reset`."""
+        self._send(pid, "instrumentation", "on")
 
     def reset(self, pid: int) -> None:
-        """Count from here on. Raises: BenchError: it cannot be told so."""
-        self._tell(pid, "zero")
+        """Set all counts to zero. Raises: BenchError: valgrind does not take the command."""
+        self._send(pid, "zero")
 
-    def executed(self, pid: int) -> Executed:
-        """What it has done since `reset`. Raises: BenchError: it cannot be asked."""
-        self._tell(pid, "dump")
+    def read_counts(self, pid: int) -> ExecutionCounts:
+        """What the process has executed since `reset`. Raises: BenchError: valgrind does not answer."""
+        self._send(pid, "dump")
         self._dumps += 1
         return parse(self._out.with_name(f"{self._out.name}.{self._dumps}").read_text())
 
-    def _tell(self, pid: int, *command: str) -> None:
-        asked = (str(self._valgrind.vgdb), f"--pid={pid}", *command)
+    def _send(self, pid: int, *command: str) -> None:
+        command_line = (str(self._valgrind.vgdb), f"--pid={pid}", *command)
         try:
             subprocess.run(
-                asked,
+                command_line,
                 check=True,
                 capture_output=True,
                 timeout=_LIMIT_S,
@@ -110,10 +110,10 @@ _FUNCTION = re.compile(r"(c?)fn=\((\d+)\)(?: ([^']+))?")
 _CALLS = re.compile(r"calls=(\d+)")
 
 
-def parse(profile: str) -> Executed:
-    """What callgrind has written.
+def parse(profile: str) -> ExecutionCounts:
+    """Parse callgrind's output file.
 
-    Raises: BenchError: there is no sum.
+    Raises: BenchError: the file has no sum.
     Source: valgrind's manual, Callgrind Format Specification
     """
     total = re.search(r"^summary: (\d+)", profile, re.MULTILINE)
@@ -124,8 +124,8 @@ def parse(profile: str) -> Executed:
     called = ""
     for line in profile.splitlines():
         if function := _FUNCTION.match(line):
-            # A name is given where its number is first told, be it of who calls or of who is called; 'N at
-            # its end is how deep it calls itself.
+            # The first line with a function's number also has its name, be the function caller or callee. 'N
+            # at the end of a name is the depth of recursion.
             by_other, number, name = function.groups()
             if name is not None:
                 names[number] = name
@@ -133,4 +133,4 @@ def parse(profile: str) -> Executed:
                 called = number
         elif count := _CALLS.match(line):
             calls[names[called]] += int(count[1])
-    return Executed(int(total[1]), calls)
+    return ExecutionCounts(int(total[1]), calls)

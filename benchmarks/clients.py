@@ -1,4 +1,4 @@
-"""Clients of several kinds at work through one fleet, for benchmarks of what moves and failures cost them."""
+"""Clients of several kinds at one fleet, for benchmarks of what moves and failures cost them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command: TypeAlias = Callable[..., Any]
 
 FLOW_LIMIT_S: Final = 60.0
 RATE_PER_S: Final = 180
-"""Of each client, as in the chaos runs."""
+"""Records per second of each client, as in the chaos runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +30,36 @@ class Kind:
     """One kind of client.
 
     Args:
-        workload: what it is in `tests.chaos.seeded.workloads`.
-        settings: librdkafka's.
-        further: settings beyond these.
+        workload: its name in `tests.chaos.seeded.workloads`.
+        settings: which of librdkafka's settings it has.
+        overrides: further settings of the client.
     """
 
     workload: str
     settings: ClientSettings
-    further: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
-def choice_of(kinds: Mapping[str, Kind]) -> Callable[[Command], Command]:
-    """The option `--client`, which gives a command the `names` of those to be at work."""
+def client_option(kinds: Mapping[str, Kind]) -> Callable[[Command], Command]:
+    """The option `--client`, which gives a command the `names` of the clients to run."""
     return click.option(
         "--client",
         "names",
         type=click.Choice(list(kinds)),
         multiple=True,
         default=list(kinds),
-        help="One of them alone; may be repeated.  [default: all at the same time]",
+        help="Run this client only; may be repeated.  [default: all at the same time]",
     )
 
 
 @asynccontextmanager
-async def at_work(
+async def running_clients(
     running: Stage, purpose: str, kinds: Mapping[str, Kind], rate_per_s: int = RATE_PER_S
 ) -> AsyncIterator[dict[str, Client]]:
-    """Have clients produce and consume meanwhile, each on a topic of its own; yields them once records flow.
+    """Have clients produce and consume, each on a topic of its own; yield them once records flow.
 
-    Args:   rate_per_s: records per second that each of them produces.
-    Raises: DemoError: they do not.
+    Args:   rate_per_s: records per second that each client produces.
+    Raises: DemoError: records do not flow.
     """
     stamp = time.time_ns() // 1_000_000
     clients: dict[str, Client] = {}
@@ -70,7 +70,7 @@ async def at_work(
             await in_thread(partial(create_topic, running.brokers, topic, replicas, PARTITIONS))
             stack.push_async_callback(in_thread, partial(delete_topic, running.brokers, topic))
             config = running.folder / f"{topic}.properties"
-            config.write_text("".join(f"{key}={value}\n" for key, value in kind.further.items()))
+            config.write_text("".join(f"{key}={value}\n" for key, value in kind.overrides.items()))
             client = Client(
                 kind.workload,
                 running.fleet.bootstrap(),
@@ -95,8 +95,8 @@ def stalls_ms(clients: Mapping[str, Client], since_s: float, until_s: float) -> 
     return found
 
 
-async def finish(running: Stage, clients: Mapping[str, Client]) -> dict[str, Audit]:
-    """Let them deliver and consume all, and audit that. Raises: DemoError: they could not."""
+async def finish_and_audit(running: Stage, clients: Mapping[str, Client]) -> dict[str, Audit]:
+    """Let clients deliver and consume all records, and audit them. Raises: DemoError: a client cannot."""
     audits = {}
     for name, client in clients.items():
         await in_thread(client.stop)

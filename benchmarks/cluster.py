@@ -1,4 +1,4 @@
-"""Kafka, the peers and a fleet of one member, all running, each behind an address of its own."""
+"""Kafka, the peers and a fleet of one member, all running, each at an address of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.errors import BenchError
-from benchmarks.peers import Peer, PeerLine, Places
+from benchmarks.peers import Peer, PeerLine, PeerPlaces
 from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, FLEET_PURE, Say
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
@@ -29,42 +29,42 @@ from tools import compiled
 
 _BROKERS: Final = (1, 2, 3)
 WORKERS: Final[Mapping[str, int]] = MappingProxyType({FLEET: 1, FLEET_PURE: 1, FLEET_OF_TWO: 2})
-"""The fleets, by name, and how many workers their member has."""
+"""The fleets by name, and the number of workers of each fleet's member."""
 _LIMIT_S: Final = 30.0
 _TLS: Final = "tls"
-"""The brokers' listener for whoever speaks TLS to them."""
+"""The brokers' listener for clients and proxies that speak TLS to them."""
 PLAINTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def _nothing() -> tuple[int, ...]:
+def _no_pids() -> tuple[int, ...]:
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One way from a client to the brokers.
+    """One path from a client to the brokers.
 
     Args:
         proxies: the processes that bytes pass through.
-        member: these, and those that belong to them.
-        security: settings of librdkafka, for a way that wants TLS.
+        member: the same processes, and all others of the member.
+        security: settings of librdkafka, for a path that requires TLS.
     """
 
     name: str
     bootstrap_servers: str
-    proxies: Callable[[], tuple[int, ...]] = _nothing
-    member: Callable[[], tuple[int, ...]] = _nothing
+    proxies: Callable[[], tuple[int, ...]] = _no_pids
+    member: Callable[[], tuple[int, ...]] = _no_pids
     security: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
-    """TLS on the way: of all targets at the clients' side.
+class TlsFiles:
+    """The files for TLS on the paths; all targets speak TLS to clients.
 
     Args:
-        authority: who has issued the certificate.
-        certificate: of everybody here, with its key; PEM.
-        to_brokers: whether proxies speak it to the brokers, too.
+        authority: the certificate of the authority that issued `certificate`.
+        certificate: the certificate of all servers on this machine, with its key; PEM.
+        to_brokers: whether proxies also speak TLS to the brokers.
     """
 
     authority: Path
@@ -73,29 +73,29 @@ class Seal:
 
     @property
     def security(self) -> Mapping[str, str]:
-        """What clients are given."""
+        """The settings of clients, for librdkafka."""
         return {"security.protocol": "ssl", "ssl.ca.location": str(self.authority)}
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What brokers are given."""
+        """The settings of brokers."""
         return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.certificate)}
 
     @property
     def files(self) -> Mapping[str, Path]:
-        """What a peer may be told of, by name."""
+        """The files that a peer's configuration can name, by name."""
         return {"certificate": self.certificate, "authority": self.authority}
 
     @property
-    def of_fleet(self) -> Mapping[str, Mapping[str, object]]:
-        """What a fleet is given."""
+    def fleet_settings(self) -> Mapping[str, Mapping[str, object]]:
+        """The settings of a fleet."""
         own = {"certificate": str(self.certificate), "key": str(self.certificate)}
         upstream = {"tls": {"ca": str(self.authority)}} if self.to_brokers else {}
         return {"listener_tls": own, "upstream": upstream}
 
 
 class Stage:
-    """What is running: the targets, and the topics that their clients use."""
+    """The running targets, and the topics that their clients use."""
 
     def __init__(self, kafka: KafkaCluster, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
@@ -103,9 +103,9 @@ class Stage:
         self._topics = 0
 
     def create_topic(self, what: str, brokers: Sequence[int]) -> str:
-        """A new topic with one partition on each of some brokers.
+        """Create a topic with one partition on each of some brokers.
 
-        Not replicated: that costs the brokers, and no proxy.
+        The topic is not replicated: replication costs the brokers, and no proxy.
         """
         self._topics += 1
         name = f"{what}-{self._topics}"
@@ -121,11 +121,11 @@ class Stage:
             deleted.result(_LIMIT_S)
 
     def check(self) -> None:
-        """Wait until all targets answer, and see that clients stay with each.
+        """Wait until all targets answer, and check that clients stay with each target.
 
-        Raises: BenchError: one does not answer, or advertises an address that is not its own.
+        Raises: BenchError: a target does not answer, or advertises an address of another target.
         """
-        addresses = {target.name: advertised(target) for target in self.targets}
+        addresses = {target.name: advertised_addresses(target) for target in self.targets}
         for name, own in addresses.items():
             for other, others in addresses.items():
                 if name != other and own & others:
@@ -134,13 +134,17 @@ class Stage:
 
 @contextmanager
 def staged(
-    folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: Say, seal: Seal | None = None
+    folder: Path,
+    names: Sequence[str],
+    peers: dict[str, PeerLine],
+    say: Say,
+    tls_files: TlsFiles | None = None,
 ) -> Iterator[Stage]:
     """Start Kafka and the named targets.
 
     Args:
-        names: of the targets: `direct`, those of the fleets and those of the peers.
-        seal: None for plaintext.
+        names: of the targets: `direct`, fleets and peers.
+        tls_files: None for plaintext.
     Raises: BenchError: a target is unknown or does not come up. DemoError: Kafka or the fleet does not.
     """
     known = (DIRECT, *WORKERS, *peers)
@@ -150,20 +154,20 @@ def staged(
     raced = [name for name in names if name in peers]
     ports = iter(free_ports(len(raced) * len(_BROKERS))) if raced else iter(())
     listens = {name: {known: Endpoint("127.0.0.1", next(ports)) for known in _BROKERS} for name in raced}
-    advertised = {name: listens[name] for name in raced if peers[name].forwards}
+    forwarded = {name: listens[name] for name in raced if peers[name].forwards}
     with ExitStack() as running:
         say("starting three Kafka brokers")
-        to_brokers = seal is not None and seal.to_brokers
+        to_brokers = tls_files is not None and tls_files.to_brokers
         kafka = KafkaCluster(
             len(_BROKERS),
             folder / "kafka",
-            more_listeners=advertised,
-            secured=dict.fromkeys((_TLS, *(advertised if to_brokers else ())), "SSL") if seal else None,
-            properties=seal.properties if seal else None,
+            more_listeners=forwarded,
+            secured=dict.fromkeys((_TLS, *(forwarded if to_brokers else ())), "SSL") if tls_files else None,
+            properties=tls_files.properties if tls_files else None,
         )
         running.enter_context(kafka)
-        secured = [kafka.listener(_TLS, known) for known in _BROKERS] if seal else []
-        security = seal.security if seal else {}
+        secured = [kafka.listener(_TLS, known) for known in _BROKERS] if tls_files else []
+        security = tls_files.security if tls_files else {}
         targets = []
         for name in names:
             if name == DIRECT:
@@ -172,15 +176,17 @@ def staged(
                 )
             elif name in WORKERS:
                 endpoints = secured if to_brokers else kafka.endpoints
-                options: Mapping[str, Any] = seal.of_fleet if seal else {}
-                fleet = one_member(folder / name, name, endpoints, **options)
-                targets.append(of_fleet(running.enter_context(fleet), name, security))
+                options: Mapping[str, Any] = tls_files.fleet_settings if tls_files else {}
+                fleet = single_member_fleet(folder / name, name, endpoints, **options)
+                targets.append(fleet_target(running.enter_context(fleet), name, security))
             else:
                 brokers = {
-                    known: kafka.listener(name, known) if name in advertised else Endpoint(at.host, at.port)
+                    known: kafka.listener(name, known) if name in forwarded else Endpoint(at.host, at.port)
                     for known, at in kafka.brokers.items()
                 }
-                places = Places(listens[name], brokers, folder / name, seal.files if seal else {})
+                places = PeerPlaces(
+                    listens[name], brokers, folder / name, tls_files.files if tls_files else {}
+                )
                 peer = Peer(name, peers[name], places)
                 running.callback(peer.stop)
                 peer.start()
@@ -190,34 +196,35 @@ def staged(
         yield stage
 
 
-def in_rounds(rounds: int, say: Say, folder: Path) -> Iterator[tuple[int, Say, Path]]:
-    """The number of each round, how what is done in it is told, and a folder for what is started for it.
+def iterate_rounds(rounds: int, say: Say, folder: Path) -> Iterator[tuple[int, Say, Path]]:
+    """For each round its number, a `Say` that prefixes lines with the round, and a folder for its processes.
 
-    Everything is: found that connecting 1,000 clients was 0.86 to 1.25 times the forwarder from one start to
-    the next, of the same code, in the medians of eight and of sixteen runs. A folder whose round fails stays.
+    Everything is started again in each round. Found: the time to connect 1,000 clients was 0.86 to 1.25 times
+    the forwarder's from one start to the next, with the same code, in medians of eight and of sixteen runs.
+    A round that fails keeps its folder.
     """
     for number in range(rounds):
         place = folder / f"round-{number + 1}"
         place.mkdir()
-        yield number, partial(_tell, say, f"round {number + 1} of {rounds}: "), place
-        shutil.rmtree(place, ignore_errors=True)  # what brokers hold of one round are gigabytes
+        yield number, partial(_say_prefixed, say, f"round {number + 1} of {rounds}: "), place
+        shutil.rmtree(place, ignore_errors=True)  # brokers hold gigabytes of one round
 
 
-def _tell(say: Say, before: str, line: str) -> None:
+def _say_prefixed(say: Say, before: str, line: str) -> None:
     say(before + line)
 
 
-def one_member(folder: Path, name: str, brokers: Sequence[Endpoint], **options: Any) -> LocalFleet:
-    """A fleet of one member, by the name of a target; not started yet."""
+def single_member_fleet(folder: Path, name: str, brokers: Sequence[Endpoint], **options: Any) -> LocalFleet:
+    """A fleet of one member, named after a target; not started yet."""
     fleet = LocalFleet(folder, brokers, 1, workers=WORKERS[name], **options)
     if name != FLEET_PURE:
-        fleet.through = dict.fromkeys(fleet.members, through_compiled())
+        fleet.through = dict.fromkeys(fleet.members, compiled_launcher())
     return fleet
 
 
 @cache
-def through_compiled() -> tuple[str, ...]:
-    """What a fleet is started through to be compiled; nothing where that cannot be, which is said once."""
+def compiled_launcher() -> tuple[str, ...]:
+    """The launcher that starts a compiled fleet; empty, with one message, if the code cannot be compiled."""
     try:
         return compiled.through()
     except compiled.NotCompiled as error:
@@ -225,13 +232,13 @@ def through_compiled() -> tuple[str, ...]:
         return ()
 
 
-def of_fleet(
+def fleet_target(
     fleet: LocalFleet,
     name: str = FLEET,
     security: Mapping[str, str] = PLAINTEXT,
     broker_ids: Collection[int] = _BROKERS,
 ) -> Target:
-    """A fleet of one member, once it owns these brokers."""
+    """A fleet of one member as a target, once the member owns these brokers."""
     fleet.await_settled(frozenset(broker_ids))
     (only,) = fleet.members
     supervisor = psutil.Process(fleet.pid(only))
@@ -251,12 +258,12 @@ def of_fleet(
     return Target(name, fleet.bootstrap(), workers, member, security)
 
 
-def in_turns(targets: Sequence[Target], runs: int, number: int = 0) -> Iterator[tuple[int, Target]]:
-    """The targets in each turn of a round, with the turn's number: in each another target is the first.
+def rotate_targets(targets: Sequence[Target], runs: int, number: int = 0) -> Iterator[tuple[int, Target]]:
+    """The targets in each turn of a round, with the turn's number. Each turn begins with another target.
 
     Args:
         runs: how many turns a round has.
-        number: of the round; turns are numbered through all of them.
+        number: the round's number; turns are numbered through all rounds.
     """
     for turn in range(number * runs, (number + 1) * runs):
         first = turn % len(targets)
@@ -264,15 +271,15 @@ def in_turns(targets: Sequence[Target], runs: int, number: int = 0) -> Iterator[
             yield turn, target
 
 
-def advertised(target: Target) -> set[str]:
-    """The addresses of all brokers that a client of this target is told, once it is told of all.
+def advertised_addresses(target: Target) -> set[str]:
+    """The addresses of all brokers that a target advertises to its clients, once it advertises all brokers.
 
-    Raises: BenchError: it is not told, or a proxy ended.
+    Raises: BenchError: the target does not answer or does not know all brokers, or a proxy ended.
     """
     client = AdminClient({"bootstrap.servers": target.bootstrap_servers, "log_level": 0, **target.security})
     deadline_s = time.monotonic() + _LIMIT_S
     while True:
-        if target.proxies is not _nothing and not target.proxies():
+        if target.proxies is not _no_pids and not target.proxies():
             raise BenchError(f"{target.name} has no process that bytes pass through")
         try:
             known = client.list_topics(timeout=2.0).brokers.values()

@@ -1,6 +1,6 @@
-"""Many connections, each with one small Produce request outstanding: `sync`, with more than one of them.
+"""Many connections, each with one small Produce request in flight: `sync` with more than one connection.
 
-librdkafka has threads for each producer, which would be what is measured; these are sockets of one loop.
+librdkafka has threads for each producer, and the benchmark would measure them. These are sockets of one loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kio.schema.produce.v9 import request as produce_v9
 from kio.serial import entity_writer
 
 from benchmarks.errors import BenchError
-from benchmarks.metadata_client import ask, trusting
+from benchmarks.metadata_client import ask, client_context
 from fleet.config.schema import parse_endpoint
 from fleet.core.model import BrokerId, Endpoint
 
@@ -45,15 +45,15 @@ def produce_request(topic: str, value: bytes) -> bytes:
     return struct.pack(">i", len(header) + len(body.getvalue())) + header + body.getvalue()
 
 
-def accepted(topic: str, frame: bytes) -> bool:
-    """Whether a whole response, to the request above, has no error. Source: ProduceResponse.json v9"""
+def is_accepted(topic: str, frame: bytes) -> bool:
+    """Whether a whole response to `produce_request` has no error. Source: ProduceResponse.json v9"""
     # Size, correlation id, tags; one topic, its name; one partition, its index.
     at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
     return frame[at : at + 2] == b"\0\0"
 
 
 class _Client(asyncio.Protocol):
-    """Asks, and asks again when it is answered, until its share is done."""
+    """Sends a request after each response, until its share is done."""
 
     def __init__(self, topic: str, request: bytes) -> None:
         self._topic, self._request = topic, request
@@ -66,7 +66,7 @@ class _Client(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def begin(self, requests: int) -> asyncio.Future[None]:
-        """Ask so often. Returns: what is done when all is answered."""
+        """Send requests, one after the other. Returns: a future that ends with the last response."""
         self._left = requests
         self.took_s = []
         self.done = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ class _Client(asyncio.Protocol):
         self.took_s.append(time.perf_counter() - self._began_s)
         answer, self._answer = self._answer, b""
         self._left -= 1
-        if not accepted(self._topic, answer):
+        if not is_accepted(self._topic, answer):
             self.done.set_exception(BenchError(f"a record was refused: {answer!r}"))
         elif self._left:
             self._ask()
@@ -93,11 +93,11 @@ class _Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_exception(BenchError(f"a client is hung up on: {exc}"))
+            self.done.set_exception(BenchError(f"the server closed a client's connection: {exc}"))
 
 
-async def _leader(servers: str, broker_id: BrokerId, context: ssl.SSLContext | None) -> Endpoint:
-    """Where a broker is, for whoever asks there."""
+async def _find_leader(servers: str, broker_id: BrokerId, context: ssl.SSLContext | None) -> Endpoint:
+    """The address at which clients reach a broker."""
     at = parse_endpoint(servers.split(",")[0])
     reader, writer = await asyncio.open_connection(at.host, at.port, ssl=context)
     table = await ask((reader, writer))
@@ -105,11 +105,11 @@ async def _leader(servers: str, broker_id: BrokerId, context: ssl.SSLContext | N
     return table[broker_id]
 
 
-class Outstanding:
-    """So many clients, connected to the leader of a topic of one partition; for one thread.
+class ConcurrentClients:
+    """Clients that are connected to the leader of a topic of one partition; for one thread.
 
-    Args:   security: settings of librdkafka, for listeners that want some.
-    Raises: BenchError, OSError: it does not work; of every method.
+    Args:   security: settings of librdkafka, for listeners that require them.
+    Raises: BenchError, OSError: a connection or request fails; from every method.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Outstanding:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         request = produce_request(topic, random.randbytes(size_bytes))
         self._clients: list[_Client] = self._runner.run(
-            self._connect(servers, topic, broker_id, connections, request, trusting(security))
+            self._connect(servers, topic, broker_id, connections, request, client_context(security))
         )
 
     async def _connect(
@@ -136,7 +136,7 @@ class Outstanding:
         request: bytes,
         context: ssl.SSLContext | None,
     ) -> list[_Client]:
-        at = await _leader(servers, broker_id, context)
+        at = await _find_leader(servers, broker_id, context)
         loop = asyncio.get_running_loop()
         made = [
             await loop.create_connection(lambda: _Client(topic, request), at.host, at.port, ssl=context)
@@ -145,11 +145,11 @@ class Outstanding:
         return [protocol for _, protocol in made]
 
     def ask(self, each: int) -> list[float]:
-        """Have every client ask so often. Returns: how long each answer took."""
+        """Have every client send `each` requests. Returns: the seconds that each response took."""
 
-        async def all_of_them() -> None:
+        async def ask_all() -> None:
             async with asyncio.timeout(_LIMIT_S):
                 await asyncio.gather(*(client.begin(each) for client in self._clients))
 
-        self._runner.run(all_of_them())
+        self._runner.run(ask_all())
         return [took_s for client in self._clients for took_s in client.took_s]

@@ -1,4 +1,4 @@
-"""Many connections that hardly say anything: what they take of a proxy's CPU time and memory."""
+"""Many connections that are almost idle: how much CPU time and memory of a proxy they take."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Final
 import psutil
 import uvloop
 
-from benchmarks.cluster import Stage, Target, advertised, in_turns
+from benchmarks.cluster import Stage, Target, advertised_addresses, rotate_targets
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
-from benchmarks.metadata_client import Connection, ask, trusting
+from benchmarks.metadata_client import Connection, ask, client_context
 from benchmarks.results import Sample, Say
 from fleet.config.schema import parse_endpoint
 from fleet.core.errors import WireError
@@ -28,29 +28,29 @@ from fleet.core.model import Endpoint
 
 CONNECTIONS: Final = "connections"
 RUNS: Final[Mapping[int, int]] = MappingProxyType({100: 8, 1_000: 8, 5_000: 4, 10_000: 1})
-"""The sizes of crowds, and how many times each comes in a round: those of one target differ by a tenth."""
-MEMORY: Final = frozenset({"memory_mb", "kib_per_connection"})
-"""Measures of the first turn of a round alone, when each size is the greatest so far."""
-AT_ONCE: Final = 64
-"""How many clients connect, or ask, at the same time."""
-_FILES: Final = 25_000
-"""For the greatest size: a proxy has two for each connection."""
+"""Sizes of crowds, and the measurements of each in a round: two of the same target differ by a tenth."""
+MEMORY_MEASURES: Final = frozenset({"memory_mb", "kib_per_connection"})
+"""Measures of the first turn of a round only, when each size is the greatest so far."""
+CONCURRENT_CLIENTS: Final = 64
+"""How many clients connect, or send a request, at the same time."""
+_FILE_LIMIT: Final = 25_000
+"""Enough for the greatest size: a proxy has two files for each connection."""
 _OTHER_FILES: Final = 500
 _LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 
 
-def allow_files() -> None:
-    """Let this process, and those that it starts, have as many files open as they may, up to enough."""
+def raise_file_limit() -> None:
+    """Raise the limit of open files, of this process and its children, as far as needed and allowed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # few may raise the hard limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, _FILES), max(hard, _FILES)))
+    with suppress(ValueError, OSError):  # few users may raise the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, _FILE_LIMIT), max(hard, _FILE_LIMIT)))
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def fits(target: Target, size: int) -> bool:
-    """Whether the clients, and a target's proxies, if it has any, may have as many files open as it takes."""
+def can_open_files(target: Target, size: int) -> bool:
+    """Whether the clients, and a target's proxies if it has any, may open as many files as a size needs."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes = len(target.proxies())
     most = max(size, 2 * size / processes if processes else 0)
@@ -58,44 +58,46 @@ def fits(target: Target, size: int) -> bool:
 
 
 def crowds(stage: Stage, number: int, say: Say, runs: Mapping[int, int] = RUNS) -> Iterator[Sample]:
-    """A round of connecting ever more clients with each target; in each turn another one is the first.
+    """A round of ever larger crowds of clients with each target; each turn begins with another target.
 
-    A size that takes more open files than a target's processes may have is left out there.
+    A target is left out of a size that needs more open files than its processes may have.
 
     Args:
-        number: of the round.
+        number: the round's number.
         runs: by size, how many turns a round has.
     Raises: BenchError: connections are refused or not answered, or a proxy ended.
     """
     empty_bytes = {target.name: memory_bytes(target) for target in stage.targets}
     for size in runs:
-        for turn, target in in_turns(stage.targets, runs[size], number):
-            if not fits(target, size):
+        for turn, target in rotate_targets(stage.targets, runs[size], number):
+            if not can_open_files(target, size):
                 continue
             say(f"{size:,} connections, {target.name}")
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                found = runner.run(crowd(target, size, empty_bytes[target.name]))
+                found = runner.run(measure_crowd(target, size, empty_bytes[target.name]))
             for measure, value in found.items():
-                if turn > number * runs[size] and measure in MEMORY:
-                    continue  # a proxy keeps what it has had: of an earlier turn, or a greater size
+                if turn > number * runs[size] and measure in MEMORY_MEASURES:
+                    continue  # a proxy keeps the memory of an earlier turn, or of a greater size
                 yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, turn, value)
 
 
-async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
-    """Connect so many clients, have each ask for Metadata once more, and leave.
+async def measure_crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
+    """Connect `size` clients, have each request Metadata once more, and disconnect them.
 
-    Args:    empty_bytes: the memory of the target's proxies before anybody came.
-    Returns: its measures; of the target's proxies those of CPU and memory, if it has any.
-    Raises:  BenchError: it does not work.
+    Args:    empty_bytes: the memory of the target's proxies before the first client connected.
+    Returns: the measures; those of CPU time and memory if the target has proxies.
+    Raises:  BenchError: a connection or a request fails.
     """
     proxies = target.proxies()
-    files, context = open_files(target), trusting(target.security)
-    endpoints = cycle(parse_endpoint(each) for each in sorted(advertised(target)))
+    files, context = open_files(target), client_context(target.security)
+    endpoints = cycle(parse_endpoint(each) for each in sorted(advertised_addresses(target)))
     found = {}
     try:
         async with asyncio.timeout(_LIMIT_S), _connections() as connections:
             began_s, before_s = time.perf_counter(), cpu_s(proxies)
-            await at_once([partial(_come, next(endpoints), context, connections) for _ in range(size)])
+            await run_concurrently(
+                [partial(_connect, next(endpoints), context, connections) for _ in range(size)]
+            )
             found["connects_per_s"] = size / (time.perf_counter() - began_s)
             if proxies:
                 found["cpu_us_per_connect"] = 1e6 * (cpu_s(proxies) - before_s) / size
@@ -103,10 +105,10 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
                 found["memory_mb"] = memory / 1e6
                 found["kib_per_connection"] = max(0, memory - empty_bytes) / 1024 / size
             if len(proxies) > 1:
-                found["most_to_mean"] = most_to_mean(files, open_files(target))
+                found["max_to_mean"] = max_to_mean(files, open_files(target))
             random.shuffle(connections)
             before_s = cpu_s(proxies)
-            await at_once([partial(ask, each) for each in connections])
+            await run_concurrently([partial(ask, each) for each in connections])
             if proxies:
                 found["cpu_us_per_request"] = 1e6 * (cpu_s(proxies) - before_s) / size
         async with asyncio.timeout(_LIMIT_S):
@@ -117,20 +119,20 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
     return found
 
 
-async def at_once(works: Sequence[Callable[[], Awaitable[object]]]) -> None:
-    """Do it all, so much of it at a time."""
+async def run_concurrently(works: Sequence[Callable[[], Awaitable[object]]]) -> None:
+    """Await all of them, `CONCURRENT_CLIENTS` at a time."""
     left = iter(works)
 
-    async def some() -> None:
+    async def run_some() -> None:
         for work in left:
             await work()
 
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(run_some() for _ in range(CONCURRENT_CLIENTS)))
 
 
 @asynccontextmanager
 async def _connections() -> AsyncIterator[list[Connection]]:
-    """Those that are put there are closed in the end."""
+    """A list of connections; all are closed at the end."""
     connections: list[Connection] = []
     try:
         yield connections
@@ -141,14 +143,14 @@ async def _connections() -> AsyncIterator[list[Connection]]:
             await writer.wait_closed()
 
 
-async def _come(endpoint: Endpoint, context: ssl.SSLContext | None, connections: list[Connection]) -> None:
+async def _connect(endpoint: Endpoint, context: ssl.SSLContext | None, connections: list[Connection]) -> None:
     connection = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     connections.append(connection)
     await ask(connection)
 
 
 def memory_bytes(target: Target) -> int:
-    """What a target's proxies have of the memory, with their shares of what they share."""
+    """The memory of a target's proxies, with their parts of shared memory."""
     return sum(int(psutil.Process(pid).memory_full_info().pss) for pid in target.proxies())
 
 
@@ -157,10 +159,10 @@ def open_files(target: Target) -> list[int]:
     return [psutil.Process(pid).num_fds() for pid in target.proxies()]
 
 
-def most_to_mean(before: Sequence[int], after: Sequence[int]) -> float:
-    """By how many files one process has more now than the mean of all: how connections are spread.
+def max_to_mean(before: Sequence[int], after: Sequence[int]) -> float:
+    """The most files that one process has gained, over the mean of all: how evenly connections are spread.
 
-    Args: before, after: how many each has had open; in the same order.
+    Args: before, after: open files of each process, in the same order.
     """
     more = [now - then for then, now in zip(before, after, strict=True)]
     return max(more) / (sum(more) / len(more))

@@ -1,7 +1,7 @@
-"""How long the control plane takes: to commit, to hand a directory out, and to commit a takeover.
+"""How long the control plane takes to commit, to hand out a directory, and to commit a takeover.
 
-A follower that owns something is drained. What was committed is timed as whoever asked for it sees it, over
-HTTP; and how long after that a worker of any member still answered Metadata as before.
+A follower that owns something is drained. The time of the commit is the time that the HTTP request took. The
+time of the directory is how long afterwards a worker of any member still answered Metadata as before.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from fleet.drills.cluster.kafka import KafkaCluster
 CONTROL: Final = "control"
 MEMBERS: Final = (3, 5, 7)
 WORKERS: Final = (1, 4)
-"""Of each member."""
+"""Workers of each member."""
 _CONNECTIONS_PER_WORKER: Final = 4
-"""Each leads to any of the workers."""
+"""Each connection leads to any of the workers."""
 _LIMIT_S: Final = 30.0
 _PAUSE_S: Final = 0.002
-_LEADERS: Final = 20
-"""How many may own nothing, one after the other."""
+_MAX_LEADERS: Final = 20
+"""How many leaders may own nothing, one after the other."""
 
 
 def samples(rounds: int) -> Iterator[Sample]:
-    """Each size of a fleet, one after the other, before the same three brokers.
+    """Measure fleets of each size, one after the other, in front of the same three brokers.
 
     Raises: BenchError: a change was not handed out. DemoError: Kafka or a fleet does not come up.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fleet-control-"))  # it stays where that fails
+    folder = Path(tempfile.mkdtemp(prefix="fleet-control-"))  # a failure keeps the folder
     with KafkaCluster(3, folder / "kafka") as kafka:
         for members in MEMBERS:
             for workers in WORKERS:
@@ -48,26 +48,26 @@ def samples(rounds: int) -> Iterator[Sample]:
                 with LocalFleet(folder / name, kafka.endpoints, members, workers=workers) as fleet:
                     fleet.await_settled(frozenset(kafka.brokers))
                     for number in range(rounds):
-                        for measure, value in one_round(fleet, frozenset(kafka.brokers), workers).items():
+                        for measure, value in measure_round(fleet, frozenset(kafka.brokers), workers).items():
                             yield Sample(CONTROL, f"{measure}_{name}", FLEET, number, value)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def one_round(fleet: LocalFleet, broker_ids: frozenset[BrokerId], workers: int) -> dict[str, float]:
-    """Drain a follower that owns something, take it in again; then kill one, and the leader."""
-    commit_ms, directory_ms = asyncio.run(drained(fleet, follower(fleet, broker_ids), workers))
+def measure_round(fleet: LocalFleet, broker_ids: frozenset[BrokerId], workers: int) -> dict[str, float]:
+    """Drain a follower that owns something, undrain it, then kill a follower and the leader."""
+    commit_ms, directory_ms = asyncio.run(measure_drain_ms(fleet, follower(fleet, broker_ids), workers))
     found = {"commit_ms": commit_ms, "directory_ms": directory_ms}
     for who in ("follower", "leader"):
         fleet.await_settled(broker_ids)
-        victim = follower(fleet, broker_ids) if who == "follower" else leading_owner(fleet, broker_ids)
-        found[f"takeover_commit_ms_{who}"] = taken_over_ms(fleet, victim)
+        victim = follower(fleet, broker_ids) if who == "follower" else find_leading_owner(fleet, broker_ids)
+        found[f"takeover_commit_ms_{who}"] = measure_takeover_ms(fleet, victim)
         fleet.start(victim)
     fleet.await_settled(broker_ids)
     return found
 
 
 def follower(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
-    """One that owns something."""
+    """A follower that owns something."""
     for each in followers(fleet, fleet.leader(), broker_ids):
         return each
     raise BenchError(f"{CONTROL}: no follower of {', '.join(fleet.members)} owns a broker")
@@ -76,15 +76,15 @@ def follower(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
 def followers(
     fleet: LocalFleet, leader: ProxyId | None, broker_ids: frozenset[BrokerId]
 ) -> Iterator[ProxyId]:
-    """Those that own something, in the order of the members."""
+    """The followers that own something, in the order of the members."""
     return (each for each in fleet.members if each != leader and owns(fleet, each, broker_ids))
 
 
-def leading_owner(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
-    """The leader, once it is one that owns something: of more members than brokers some own nothing, and then
-    there is nothing to be taken over.
+def find_leading_owner(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
+    """A leader that owns something. In a fleet with more members than brokers some members own nothing, and
+    then there is nothing to take over; such a leader is killed, and the next leader is tried.
     """
-    for _ in range(_LEADERS):
+    for _ in range(_MAX_LEADERS):
         leader = fleet.leader()
         assert leader is not None
         if owns(fleet, leader, broker_ids):
@@ -92,7 +92,7 @@ def leading_owner(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId
         fleet.kill(leader)
         fleet.start(leader)
         fleet.await_settled(broker_ids)
-    raise BenchError(f"{CONTROL}: {_LEADERS} leaders in turn owned nothing")
+    raise BenchError(f"{CONTROL}: {_MAX_LEADERS} leaders in turn owned nothing")
 
 
 def owns(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> bool:
@@ -100,13 +100,13 @@ def owns(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) 
     return any(proxy_id in each.committed and each.broker_id in broker_ids for each in documents)
 
 
-def taken_over_ms(fleet: LocalFleet, victim: ProxyId) -> float:
+def measure_takeover_ms(fleet: LocalFleet, victim: ProxyId) -> float:
     """Kill a member. Returns: when the last survivor had applied its takeover."""
     survivors = [each for each in fleet.members if each != victim]
     killed_s = fleet.kill(victim)
 
     def committed_s() -> list[float]:
-        """By survivor, as far as they have."""
+        """When each survivor committed the takeover, for survivors that have."""
         return [
             each.committed_mono_s
             for survivor in survivors
@@ -120,19 +120,20 @@ def taken_over_ms(fleet: LocalFleet, victim: ProxyId) -> float:
     return 1000 * (max(committed_s()) - killed_s)
 
 
-async def drained(fleet: LocalFleet, victim: ProxyId, workers: int) -> tuple[float, float]:
-    """Drain a member while the Metadata of all workers is watched.
+async def measure_drain_ms(fleet: LocalFleet, victim: ProxyId, workers: int) -> tuple[float, float]:
+    """Drain a member and watch the Metadata of all workers.
 
-    Returns: milliseconds from the request to its answer, and from there to the last answer as before; 0 where
-             the workers were there first.
+    Returns: milliseconds from the request to its response, and from the response to the last Metadata
+        response
+        that still names the member; 0 if the workers changed before the response.
     """
-    asked = [
+    endpoints = [
         fleet.bootstrap_endpoint(each)
         for each in fleet.members
         for _ in range(_CONNECTIONS_PER_WORKER * workers)
         if each != victim
     ]
-    connections = [await asyncio.open_connection(each.host, each.port) for each in asked]
+    connections = [await asyncio.open_connection(each.host, each.port) for each in endpoints]
     urls = [admin_url(fleet.settings.member(each).admin) for each in fleet.members if each != victim]
     try:
         watched = [asyncio.create_task(_last_named_s(fleet, victim, each)) for each in connections]
@@ -151,7 +152,7 @@ async def drained(fleet: LocalFleet, victim: ProxyId, workers: int) -> tuple[flo
 
 
 async def _last_named_s(fleet: LocalFleet, victim: ProxyId, connection: Connection) -> float:
-    """Ask for Metadata until it has no address of a member's. Returns: when the last one that had came."""
+    """Request Metadata until it names no address of a member. Returns: when the last response named one."""
     named_s = 0.0
     while any(fleet.owner_of(at) == victim for at in (await ask(connection)).values()):
         named_s = time.monotonic()

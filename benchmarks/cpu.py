@@ -18,7 +18,7 @@ def process_cpu_s(pid: int) -> float:
     scheduler's own sum, in nanoseconds.
 
     Raises: BenchError: there is no such process.
-    Source: clock_getcpuclockid(3): the clock of a process is made out of its id.
+    Source: clock_getcpuclockid(3): the id of a process's clock is computed from the process's id.
     """
     try:
         return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
@@ -27,9 +27,9 @@ def process_cpu_s(pid: int) -> float:
 
 
 def pace_ms() -> float:
-    """The CPU time that this process takes for a million additions: how fast the machine is just now.
+    """The CPU time that this process takes for a million additions: the machine's speed at this moment.
 
-    A machine that is shared takes twice as long at times, and then what misses the caches costs most.
+    A shared machine takes twice as long at times, and work that misses the caches slows down most.
     """
     began_s, total = time.process_time(), 0
     for number in range(1_000_000):
@@ -43,9 +43,9 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def system_calls(pids: Iterable[int]) -> int:
-    """How often processes have called read, write and their like.
+    """How often processes have called read, write and similar system calls.
 
-    recv and send are not among them: HAProxy's are not counted, libuv's are.
+    The kernel does not count recv and send: HAProxy's calls are missing, libuv's are included.
 
     Raises: BenchError: there is no such process.
     Source: proc_pid_io(5)
@@ -55,7 +55,7 @@ def system_calls(pids: Iterable[int]) -> int:
         try:
             text = Path(f"/proc/{pid}/io").read_text()
         except OSError as error:
-            raise BenchError(f"process {pid} has ended, or is somebody else's: {error}") from error
+            raise BenchError(f"process {pid} has ended, or belongs to another user: {error}") from error
         fields = dict(line.split(": ") for line in text.splitlines())
         calls += int(fields["syscr"]) + int(fields["syscw"])
     return calls

@@ -1,11 +1,11 @@
-"""What planned moves cost clients: drains members in turn, and takes them in again, under every client.
+"""What planned moves cost clients: drains members in turn, and undrains them, while clients work.
 
     python -m benchmarks.drain --drains 20 --json
 
-For each client the longest interval without an acknowledgement on any partition, and without a record for its
-group: around each drain, around each undrain, and for as long after them, when nobody moves, which is what
-the machine itself costs. Exit code 1 where a request was cut or the audit failed; that a goal was missed is
-said, and only `--strict` makes a failure of it, because a goal is for a quiet machine.
+For each client: the longest interval without an acknowledgement on any partition, and without a record for
+its group, during each drain, during each undrain, and for as long after each, when nothing moves. The
+intervals without a move are what the machine itself costs. Exit code 1: a request was cut, or the audit
+failed. A missed goal is printed; only `--strict` makes it a failure, because a goal is for a quiet machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, stalls_ms
+from benchmarks.clients import Kind, await_flow, client_option, finish_and_audit, running_clients, stalls_ms
 from benchmarks.takeover import MEDIAN, Figures, Goal, missed, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
@@ -48,18 +48,18 @@ CLIENTS: Final = MappingProxyType[str, Kind](
     }
 )
 GOAL_MS: Final = 150.0
-CUT: Final = "requests unanswered"
-"""What a member logs when it leaves a client that it still owes answers to."""
+CUT_LOG_TEXT: Final = "requests unanswered"
+"""What a member logs when it closes a client's connection before all answers are sent."""
 _WATCH_S = 6.0
 """Longer than a connection may take to move (`move_timeout_s`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A time that was watched.
+    """A period that was watched.
 
     Args:
-        proxy_id: who was drained or taken in again, or nobody.
+        proxy_id: the member that was drained or undrained; None if nothing moved.
         stalls_ms: by client, and by its group.
     """
 
@@ -68,18 +68,18 @@ class Move:
     stalls_ms: dict[str, float]
 
 
-class Drains:
-    """Drains members, and takes them in again, while clients are at work."""
+class DrainRunner:
+    """DrainRunner and undrains members while clients work."""
 
     def __init__(self, running: Stage, clients: Mapping[str, Client]) -> None:
         self._fleet = running.fleet
         self._broker_ids = running.broker_ids
         self._clients = clients
 
-    async def one(self, victim: ProxyId) -> list[Move]:
-        """Drain a member, and take it in again; after either, watch while nobody moves.
+    async def drain_and_return(self, victim: ProxyId) -> list[Move]:
+        """Drain a member, and undrain it; after each, watch while nothing moves.
 
-        So there are more than ten seconds between two moves, and librdkafka has forgotten the one before.
+        More than ten seconds pass between two moves, and librdkafka has forgotten the move before.
 
         Raises: DemoError: the clients, or the fleet, break.
         """
@@ -102,11 +102,11 @@ class Drains:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that came of it.
+    """The result of all drains.
 
     Args:
         load: the machine's load average over the last minute, before anything was started.
-        cut: connections that were ended although answers were due, as the members' logs say.
+        cut: connections that members closed with answers due, according to their logs.
     """
 
     load: float
@@ -115,7 +115,7 @@ class Measured:
     cut: int
 
     def figures(self) -> dict[str, Figures]:
-        """The stalls of each client, at each kind of time."""
+        """The stalls of each client, in each kind of period."""
         return {
             f"{name}, {when}": spread([move.stalls_ms[name] for move in self.moves if move.when == when])
             for name in self.moves[0].stalls_ms
@@ -123,7 +123,7 @@ class Measured:
         }
 
     def missed(self) -> list[str]:
-        """The goals that were not reached, in sentences."""
+        """The goals that were missed, in sentences."""
         goals = [Goal(each, MEDIAN, GOAL_MS) for each in self.figures() if not each.endswith(", calm")]
         return missed(self.figures(), goals)
 
@@ -144,26 +144,26 @@ class Measured:
 
 
 async def measure(running: Stage, drains: int, names: Sequence[str], load: float, view: Lines) -> Measured:
-    """Have clients work through a fleet whose members are drained in turn, and audit what came through.
+    """Drain members in turn while clients work through the fleet, and audit all records.
 
     Raises: DemoError: the clients, or the fleet, break.
     """
     fleet = running.fleet
     moves: list[Move] = []
-    async with at_work(running, "drain", {name: CLIENTS[name] for name in names}) as clients:
-        watched = Drains(running, clients)
+    async with running_clients(running, "drain", {name: CLIENTS[name] for name in names}) as clients:
+        runner = DrainRunner(running, clients)
         for number in range(drains):
             victim = fleet.members[number % len(fleet.members)]
-            moves += await watched.one(victim)
+            moves += await runner.drain_and_return(victim)
             moved = [move for move in moves[-4:] if move.proxy_id]
             view.say(f"{number + 1} of {drains}: {victim}; {line(moved)}")
-        audits = await finish(running, clients)
-    cut = sum(fleet.log(each).read_text(errors="replace").count(CUT) for each in fleet.members)
+        audits = await finish_and_audit(running, clients)
+    cut = sum(fleet.log(each).read_text(errors="replace").count(CUT_LOG_TEXT) for each in fleet.members)
     return Measured(load, tuple(moves), audits, cut)
 
 
 def line(moves: Sequence[Move]) -> str:
-    """The longest stall of each, in a sentence."""
+    """The longest stall of each move, in a sentence."""
     worst = (max(move.stalls_ms, key=lambda name: move.stalls_ms[name]) for move in moves)
     return ", ".join(
         f"{move.when} {milliseconds(move.stalls_ms[name])} ({name})"
@@ -172,7 +172,7 @@ def line(moves: Sequence[Move]) -> str:
 
 
 def show(measured: Measured, console: Console) -> None:
-    """The figures for people."""
+    """Print the figures as a table."""
     console.print(
         f"load average {measured.load:.1f} before the start; {measured.cut} connections cut with answers due"
     )
@@ -188,22 +188,22 @@ def show(measured: Measured, console: Console) -> None:
 
 
 async def run(options: Options, drains: int, names: Sequence[str]) -> Measured:
-    """Set the stage and measure."""
+    """Start the fleet and measure."""
     load, view = os.getloadavg()[0], Lines()
     async with stage(options, view) as running:
         return await measure(running, drains, names, load, view)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--drains", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@choice_of(CLIENTS)
+@click.option("--drains", type=click.IntRange(1), default=20, show_default=True, help="Number of drains.")
+@client_option(CLIENTS)
 @click.option(
     "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 where a goal was missed.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a goal was missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(drains: int, names: tuple[str, ...], brokers: str, strict: bool, as_json: bool) -> None:
-    """Drain members in turn, take them in again, and measure how long clients wait."""
+    """Drain members in turn, undrain them, and measure how long clients wait."""
     try:
         measured = asyncio.run(run(Options(brokers=parse_brokers(brokers)), drains, names))
     except FleetError as error:

@@ -1,4 +1,4 @@
-"""What stops a benchmark."""
+"""The error that stops a benchmark."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from fleet.core.errors import FleetError
 
 
 class BenchError(FleetError):
-    """A peer or a client did not do its part, so there is nothing to compare."""
+    """A peer or a client failed, so there is nothing to compare."""

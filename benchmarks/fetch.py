@@ -1,9 +1,9 @@
-"""CPU time of one complete Fetch response that carries no address, and of one that does; prints JSON.
+"""CPU time of one complete Fetch response without addresses, and of one with addresses; prints JSON.
 
     python -m benchmarks.fetch [--rounds 7] [--version 16]
 
-`session_us` is all that a session does with the request and the response, with the one copy to the client.
-The best round counts: what is measured is the code, not what else the machine did.
+`session_us` is all the work of a session for the request and the response, with the one copy to the client.
+The best round counts, because it is the least disturbed by other work of the machine.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fleet.proxy.wire.primitives import compact_string, encode_varint
 
 RECORDS_BYTES = 1_000
 HEAD_BYTES = 74
-"""Of a response with one partition, what is before its records: brokers write these by themselves."""
+"""What is before the records in a response with one partition: brokers write these bytes by themselves."""
 CASES = ((1, 0), (2, 0), (100, 0), (1, 3))
-"""Partitions and endpoints."""
+"""Numbers of partitions and of endpoints."""
 
 
 def response(partitions: int, endpoints: int) -> bytes:
-    """Fetch v13 to v18; with endpoints from v16 on. Source: FetchResponse.json"""
+    """A response of Fetch v13 to v18; it can have endpoints from v16 on. Source: FetchResponse.json"""
     records = encode_varint(RECORDS_BYTES + 1) + bytes(RECORDS_BYTES)
     each = bytes(30) + b"\x01" + struct.pack(">i", -1) + records + b"\0"
     body = struct.pack(">i", 7) + b"\0" + bytes(10)

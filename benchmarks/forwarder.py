@@ -1,11 +1,12 @@
-"""A bare TCP forwarder on uvloop: what any Python proxy costs on this machine before it does anything.
+"""A bare TCP forwarder on uvloop: what any Python proxy costs on this machine before it does any work.
 
     python -m benchmarks.forwarder LISTEN/UPSTREAM …       both as HOST:PORT
         --certificate FILE                                 clients speak TLS
-        --authority FILE                                   upstreams do, with certificates of this one
-        --processes N                                      so many wait at the same sockets
+        --authority FILE                                   upstreams speak TLS, with certificates of this
+        authority --processes N                                      N processes wait at the same sockets
 
-It knows no errors and no back-pressure, on purpose: it is the floor of the platform, not a proxy.
+The forwarder deliberately handles no errors and has no back-pressure: it is the platform's floor, not a
+proxy.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Route: TypeAlias = tuple[socket.socket, tuple[str, str]]
 
 
 class Side(asyncio.Protocol):
-    """One of two connections; the client's knows where to dial for the other, and whether by TLS."""
+    """One of two connections; the client's side knows the address of the upstream, and whether it has TLS."""
 
     secured: ClassVar[ssl.SSLContext | None] = None
 
@@ -36,7 +37,7 @@ class Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's derive from nothing
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports derive from nothing
         if self.upstream is not None:
             self.dial = asyncio.create_task(self.connect(*self.upstream))
         elif self.other is not None:
@@ -73,14 +74,15 @@ async def serve(arguments: argparse.Namespace, routes: Sequence[Route]) -> None:
 
 
 def bound(route: str) -> Route:
-    """`LISTEN/UPSTREAM`: what listens there, and where to dial for each client."""
+    """Listen at `LISTEN` of `LISTEN/UPSTREAM`. Returns: the socket, and the address to dial."""
     listen, upstream = route.split("/")
     (host, port), (to_host, to_port) = listen.rsplit(":", 1), upstream.rsplit(":", 1)
     return socket.create_server((host, int(port))), (to_host, to_port)
 
 
 if __name__ == "__main__":
-    # As a worker does: two fifths of a gigabyte's CPU time, a quarter of a connection's instructions.
+    # As a worker does: the option saves two fifths of a gigabyte's CPU time, a quarter of a connection's
+    # instructions.
     prepare_for_connections()
     parser = argparse.ArgumentParser()
     for option in ("--certificate", "--authority"):

@@ -1,10 +1,10 @@
-"""Whether the members stay sure of each other while all that the machine can do passes through them.
+"""Whether members suspect each other while the machine passes as much traffic through them as it can.
 
     python -m benchmarks.full_load --minutes 10 --json
 
-Three members in front of three brokers, all on this machine. One client writes batches and then reads them,
-another one writes small requests, each as fast as it can. Exit code 1 where a member was suspected, or an
-identity has moved.
+Three members run in front of three brokers, all on this machine. One client writes batches and then reads
+them. A second client writes small requests. Each works as fast as it can. Exit code 1: a member was
+suspected, or an identity has moved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import click
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.cluster import Stage, Target, through_compiled
+from benchmarks.cluster import Stage, Target, compiled_launcher
 from benchmarks.race import run
 from benchmarks.results import FLEET
 from benchmarks.workloads import COUNTS, Name, Spec
@@ -36,18 +36,18 @@ from fleet.drills.cluster.kafka import KafkaCluster
 
 MEMBERS: Final = 3
 _BROKERS: Final = (1, 2, 3)
-_MORE: Final = 8
-"""So many times the records of a run as in a benchmark, so that little time goes by between two runs."""
+_COUNT_FACTOR: Final = 8
+"""Records of a run, as a multiple of a benchmark's, so that little time passes between two runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What came of it.
+class LoadResult:
+    """The result of a run.
 
     Args:
         load: the machine's load average over a minute, at the end.
-        suspicions: how often a member has suspected another one.
-        elections, moves: by how many the Raft term, and the generation of ownership, have grown.
+        suspicions: how often a member suspected another member.
+        elections, moves: by how much the Raft term, and the generation of ownership, have grown.
     """
 
     minutes: float
@@ -60,26 +60,26 @@ class Loaded:
     moves: int
 
     @property
-    def calm(self) -> bool:
-        """Elections are not counted: they move nothing."""
+    def is_stable(self) -> bool:
+        """Whether no member was suspected and no identity moved. Elections alone move nothing."""
         return not (self.suspicions or self.moves)
 
 
 class Clients:
-    """Those at work, a thread each.
+    """The clients, each in a thread of its own.
 
-    Args: until_s: when they begin nothing more, on the monotonic clock.
+    Args: until_s: when clients begin no further run, on the monotonic clock.
     """
 
     def __init__(self, stage: Stage, until_s: float) -> None:
         self._stage, self._until_s = stage, until_s
         self._failure: FleetError | None = None
         self.produced_bytes = self.consumed_bytes = self.small_requests = 0
-        works = (self._batches, self._small)
-        self._threads = [threading.Thread(target=self._go_on, args=(work,)) for work in works]
+        works = (self._run_batches, self._run_small_requests)
+        self._threads = [threading.Thread(target=self._repeat, args=(work,)) for work in works]
 
     def work(self) -> None:
-        """Until it is over. Raises: FleetError: one has failed."""
+        """Run all clients until the time is over. Raises: FleetError: a client has failed."""
         for each in self._threads:
             each.start()
         for each in self._threads:
@@ -87,7 +87,7 @@ class Clients:
         if self._failure is not None:
             raise self._failure
 
-    def _go_on(self, work: Callable[[], None]) -> None:
+    def _repeat(self, work: Callable[[], None]) -> None:
         try:
             while time.monotonic() < self._until_s and self._failure is None:
                 work()
@@ -99,27 +99,27 @@ class Clients:
         run(target, Spec(workload, target.bootstrap_servers, topic, len(_BROKERS), count))
         return count
 
-    def _batches(self) -> None:
+    def _run_batches(self) -> None:
         topic = self._stage.create_topic("batches", _BROKERS)
-        count = _MORE * COUNTS["produce"]  # and no more than that can be consumed
+        count = _COUNT_FACTOR * COUNTS["produce"]  # the consumer can read no more than that
         self.produced_bytes += 1_000 * self._run("produce", topic, count)
         self.consumed_bytes += 1_000 * self._run("consume", topic, count)
         self._stage.delete_topic(topic)
 
-    def _small(self) -> None:
+    def _run_small_requests(self) -> None:
         topic = self._stage.create_topic("small", _BROKERS)
-        self.small_requests += self._run("small", topic, _MORE * COUNTS["small"])
+        self.small_requests += self._run("small", topic, _COUNT_FACTOR * COUNTS["small"])
         self._stage.delete_topic(topic)
 
 
-def measure(minutes: float) -> Loaded:
-    """Set the stage, and have everybody work. Raises: FleetError: something does not come up, or fails."""
+def measure(minutes: float) -> LoadResult:
+    """Start the fleet, and run all clients. Raises: FleetError: a process does not come up, or fails."""
     with tempfile.TemporaryDirectory(prefix="fleet-loaded-") as made:
         folder = Path(made)
         with ExitStack() as running:
             kafka = running.enter_context(KafkaCluster(len(_BROKERS), folder / "kafka"))
             fleet = LocalFleet(folder / FLEET, kafka.endpoints, MEMBERS)
-            fleet.through = dict.fromkeys(fleet.members, through_compiled())
+            fleet.through = dict.fromkeys(fleet.members, compiled_launcher())
             running.enter_context(fleet)
             fleet.await_settled(frozenset(_BROKERS))
             before, suspected = fleet.ownership("p1"), suspicions(fleet)
@@ -128,7 +128,7 @@ def measure(minutes: float) -> Loaded:
             clients.work()
             load, after = os.getloadavg()[0], fleet.ownership("p1")
             suspected = suspicions(fleet) - suspected
-    return Loaded(
+    return LoadResult(
         minutes,
         load,
         clients.produced_bytes / 1e9,
@@ -141,7 +141,7 @@ def measure(minutes: float) -> Loaded:
 
 
 def suspicions(fleet: LocalFleet) -> int:
-    """How often any member has said so in its log."""
+    """How many suspicions all members have logged."""
     return sum(
         len(re.findall(r"-> suspect \(", fleet.log(each).read_text(errors="replace")))
         for each in fleet.members
@@ -152,15 +152,15 @@ def suspicions(fleet: LocalFleet) -> int:
 @click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(minutes: float, as_json: bool) -> None:
-    """Load three members as much as this machine can, and see whether they stay sure of each other."""
+    """Load three members as much as this machine can, and check that they do not suspect each other."""
     try:
         with report.progress(Console(stderr=True)) as say:
-            say(f"three members at work for {minutes:g} minutes")
+            say(f"running three members under full load for {minutes:g} minutes")
             found = measure(minutes)
     except FleetError as error:
         sys.exit(f"loaded: {error}")
     print(json.dumps(asdict(found), indent=1) if as_json else found)
-    if not found.calm:
+    if not found.is_stable:
         sys.exit(1)
 
 

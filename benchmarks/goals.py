@@ -1,4 +1,4 @@
-"""What the fleet is to cost at most, and whether it does."""
+"""The most that the fleet may cost, and whether it does."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, HAPROXY, Sample, Values, by_measure, ratio
 
 FORWARDER: Final = "forwarder"
-FLOOR: Final = 1.15
-TIMES: Final = "times"
+FORWARDER_LIMIT: Final = 1.15
+RATIO_UNIT: Final = "times"
 _PER_REQUEST: Final = "cpu_us_per_request"
 _PER_GB: Final = "cpu_s_per_gb"
-_AGAINST_THE_FLOOR: Final = (
+_FORWARDER_MEASURES: Final = (
     ("sync", _PER_REQUEST),
     ("sync", f"{_PER_REQUEST}_16"),
     ("sync", f"{_PER_REQUEST}_256"),
@@ -31,7 +31,7 @@ _AGAINST_THE_FLOOR: Final = (
     ("metadata", "storm_cpu_us_100x10000"),
     ("metadata", "storm_cpu_us_1000x100000"),
 )
-_WITH_TLS: Final = (
+_TLS_MEASURES: Final = (
     *((workload, _PER_REQUEST) for workload in ("sync", "small", "deep")),
     *(("sync", f"{_PER_REQUEST}_{connections}") for connections in (16, 256)),
     *((workload, _PER_GB) for workload in ("produce", "consume")),
@@ -42,7 +42,7 @@ _WITH_TLS: Final = (
     ("metadata", "storm_cpu_us_3x10"),
     ("metadata", "storm_cpu_us_100x10000"),
 )
-_WITH_TWO_WORKERS: Final = (
+_TWO_WORKER_MEASURES: Final = (
     *((workload, _PER_REQUEST) for workload in ("sync", "small", "deep")),
     *(("sync", f"{_PER_REQUEST}_{connections}") for connections in (16, 256)),
     ("sparse", "cpu_us_per_record"),
@@ -52,13 +52,13 @@ _WITH_TWO_WORKERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One of them.
+    """One goal.
 
     Args:
-        what: in words.
-        most: what it may be.
+        what: the goal in words.
+        most: the greatest value that meets it.
         unit: of both; `times` for the median of the ratios within the same round.
-        of: what it is, from the values; None where that was not measured.
+        of: computes the value from all values; None if the value was not measured.
     """
 
     what: str
@@ -69,7 +69,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How far one was reached."""
+    """The measured value of a goal."""
 
     goal: Goal
     value: float
@@ -80,14 +80,14 @@ class Verdict:
 
 
 def verdicts(samples: Sequence[Sample]) -> list[Verdict]:
-    """Of all goals that these samples tell of."""
+    """The verdicts on all goals that these samples measure."""
     values = by_measure(samples)
     found = ((goal, goal.of(values)) for goal in GOALS)
     return [Verdict(goal, value) for goal, value in found if value is not None]
 
 
 def _ratio(workload: str, measure: str, target: str, base: str) -> Callable[[Values], float | None]:
-    """The median of the ratios within each round."""
+    """A function that returns the median of the ratios within each round."""
 
     def of(values: Values) -> float | None:
         mine = values.get((workload, measure, target), {})
@@ -97,9 +97,9 @@ def _ratio(workload: str, measure: str, target: str, base: str) -> Callable[[Val
 
 
 def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
-    """What the fleet adds to a direct connection, beside what HAProxy adds; medians over the rounds.
+    """A function: what the fleet adds to a direct connection over what HAProxy adds; medians of rounds.
 
-    Endless where HAProxy adds nothing, and the fleet does.
+    The value is infinite if the fleet adds time and HAProxy adds none.
     """
 
     def of(values: Values) -> float | None:
@@ -126,29 +126,34 @@ GOALS: Final = (
     *(
         Goal(
             f"CPU over the forwarder: `{workload}`, `{measure}`",
-            FLOOR,
-            TIMES,
+            FORWARDER_LIMIT,
+            RATIO_UNIT,
             _ratio(workload, measure, FLEET, FORWARDER),
         )
-        for workload, measure in _AGAINST_THE_FLOOR
+        for workload, measure in _FORWARDER_MEASURES
     ),
     Goal(
         "CPU per small request, pipelined, over HAProxy",
         1.0,
-        TIMES,
+        RATIO_UNIT,
         _ratio("small", _PER_REQUEST, FLEET, HAPROXY),
     ),
     Goal(
-        "CPU per request, one outstanding, over HAProxy",
+        "CPU per request, one in flight, over HAProxy",
         1.3,
-        TIMES,
+        RATIO_UNIT,
         _ratio("sync", _PER_REQUEST, FLEET, HAPROXY),
     ),
-    Goal("CPU per GB produced, over HAProxy", 1.0, TIMES, _ratio("produce", _PER_GB, FLEET, HAPROXY)),
-    Goal("CPU per GB consumed, over HAProxy", 0.8, TIMES, _ratio("consume", _PER_GB, FLEET, HAPROXY)),
-    Goal("p50 added, one outstanding, over what HAProxy adds", 1.2, TIMES, _added("sync", "p50_us")),
-    Goal("p99 added, one outstanding, over what HAProxy adds", 1.5, TIMES, _added("sync", "p99_us")),
-    Goal("sparse records end to end, p50 over direct", 1.1, TIMES, _ratio("sparse", "p50_us", FLEET, DIRECT)),
+    Goal("CPU per GB produced, over HAProxy", 1.0, RATIO_UNIT, _ratio("produce", _PER_GB, FLEET, HAPROXY)),
+    Goal("CPU per GB consumed, over HAProxy", 0.8, RATIO_UNIT, _ratio("consume", _PER_GB, FLEET, HAPROXY)),
+    Goal("p50 added, one in flight, over what HAProxy adds", 1.2, RATIO_UNIT, _added("sync", "p50_us")),
+    Goal("p99 added, one in flight, over what HAProxy adds", 1.5, RATIO_UNIT, _added("sync", "p99_us")),
+    Goal(
+        "sparse records end to end, p50 over direct",
+        1.1,
+        RATIO_UNIT,
+        _ratio("sparse", "p50_us", FLEET, DIRECT),
+    ),
     Goal(
         "CPU of a Metadata response, 100 brokers and 10,000 partitions",
         400.0,
@@ -156,13 +161,13 @@ GOALS: Final = (
         _median("metadata", "cpu_us_100x10000", FLEET),
     ),
     Goal(
-        "and of one that begins like none before it",
+        "CPU of a Metadata response that is not in the cache",
         400.0,
         "µs",
         _median("metadata", "cpu_us_100x10000", "patch"),
     ),
     Goal(
-        "and with its request, the kernel's part included, in a storm",
+        "CPU of a Metadata request and response in a storm, kernel included",
         400.0,
         "µs",
         _median("metadata", "storm_cpu_us_100x10000", FLEET),
@@ -174,7 +179,7 @@ GOALS: Final = (
         _median("connections", "memory_mb_10000", FLEET_OF_TWO),
     ),
     Goal(
-        "memory of an idle connection with its upstream, of 10,000",
+        "memory of one of 10,000 idle connections, with its upstream",
         20.0,
         "KiB",
         _median("connections", "kib_per_connection_10000", FLEET_OF_TWO),
@@ -183,23 +188,23 @@ GOALS: Final = (
         Goal(
             f"CPU per request with two workers, over one: `{workload}`, `{measure}`",
             1.1,
-            TIMES,
+            RATIO_UNIT,
             _ratio(workload, measure, FLEET_OF_TWO, FLEET),
         )
-        for workload, measure in _WITH_TWO_WORKERS
+        for workload, measure in _TWO_WORKER_MEASURES
     ),
     *(
         Goal(
             f"TLS at the clients' side over HAProxy: `{workload}`, `{measure}`",
             1.3,
-            TIMES,
+            RATIO_UNIT,
             _ratio("tls", f"client_{workload}_{measure}", FLEET, HAPROXY),
         )
-        for workload, measure in _WITH_TLS
+        for workload, measure in _TLS_MEASURES
     ),
     Goal("assign 10,000 to 1,000, one death", 50.0, "ms", _median("assign", "death_ms_10000x1000", FLEET)),
     Goal(
-        "identities of the living that move then",
+        "identities of live members that move at that death",
         0.0,
         "",
         _median("assign", "death_moved_of_others_10000x1000", FLEET),

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.debian import brought
+from benchmarks.debian import find_or_unpack
 from tools.bootstrap import BUILD
 
 FOLDER = BUILD / "haproxy"
@@ -14,17 +14,17 @@ _ADVICE = "install it (apt-get install haproxy), or leave it out (--targets dire
 
 
 def find() -> Path:
-    """A HAProxy that runs here; brings Debian's where the machine has none, without being root.
+    """Find a HAProxy that runs here; unpack Debian's package, without being root, if the machine has none.
 
-    Raises: BenchError: there is none, and none can be had; says what to do.
+    Raises: BenchError: there is no HAProxy, and none is available; the message says what to do.
     """
     installed = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if installed is not None:
         return Path(installed)
-    return brought("HAProxy", "usr/sbin/haproxy", FOLDER, _ADVICE)
+    return find_or_unpack("HAProxy", "usr/sbin/haproxy", FOLDER, _ADVICE)
 
 
 def version(haproxy: Path) -> str:
-    """As it says itself, for example `2.6.12-1+deb12u4`."""
-    said = subprocess.run([haproxy, "-v"], capture_output=True, text=True, check=True).stdout
-    return said.split()[2]
+    """The version that HAProxy reports, for example `2.6.12-1+deb12u4`."""
+    output = subprocess.run([haproxy, "-v"], capture_output=True, text=True, check=True).stdout
+    return output.split()[2]

@@ -1,9 +1,9 @@
-"""What a frame costs, in counts that no machine changes: `python -m benchmarks.instruction_counts`.
+"""What a frame costs, in counts that do not depend on the machine: `python -m benchmarks.instruction_counts`.
 
-Of the hot path of a session, and of the two connections around it, by case: instructions of Python, and bytes
-that are held at most. Of a compiled worker by itself: instructions of the processor, as a multiple of a bare
-forwarder's, and allocations. Of a whole member under `sync`: system calls that read and write, of its worker.
-What was counted before is in `benchmarks/instruction_counts.json`, by Python; `--write` puts it there.
+By case, for the hot path of a session and of the two connections around it: instructions of Python, and the
+most bytes that are held. For a compiled worker by itself: instructions of the processor, as a multiple of a
+bare forwarder's, and allocations. For a whole member under `sync`: system calls of its worker that read and
+write. `benchmarks/instruction_counts.json` holds the baseline, by version of Python; `--write` updates it.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from tools.compiled import NotCompiled
 
 BASELINE: Final = Path(__file__).with_suffix(".json")
 TOLERANCE: Final = 0.05
-"""By so much of itself a figure may grow."""
+"""The fraction of itself by which a figure may grow."""
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 ANY: Final = "any"
 SYSTEM_CALLS: Final = "a member under sync, per request"
 WORKER: Final = "a compiled worker"
 ROUNDS: Final = 3
 REQUESTS: Final = 4_000
-"""With which the system calls of a round are counted."""
+"""The number of requests for which a round counts system calls."""
 LARGE_BYTES: Final = 1_000_000
 
 Counts: TypeAlias = dict[str, dict[str, float]]
-"""Figures by their case and what they measure."""
+"""Figures by case and by measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Some frames that pass a session.
+    """Frames that pass through a session.
 
     Args:
-        frames: how many pass with each call of `act`.
+        frames: how many frames pass with each call of `act`.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """What a proxy does all day, and the largest thing that it ever does."""
+    """The usual work of a proxy, and its largest response."""
     to_fetch, for_metadata = request((FETCH, 16), bytes(80)), request((METADATA, 12), bytes(20))
-    yield _through_connections("Produce through connections", produce(100), produced())
-    yield _connecting("Connecting, and Metadata", for_metadata, patch_metadata.response(3, 10))
+    yield _connection_case("Produce through connections", produce(100), produced())
+    yield _connect_case("Connecting, and Metadata", for_metadata, patch_metadata.response(3, 10))
     yield _case("Produce, 100 bytes", PRODUCE, produce(100), produced())
     yield _case("Produce, 16 at a time", PRODUCE, produce(100), produced(), 16)
     yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
@@ -89,10 +89,12 @@ def cases() -> Iterator[Case]:
         yield _case(f"Metadata, {brokers} x {partitions}", METADATA, for_metadata, answer)
 
 
-def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1, head_bytes: int = 0) -> Case:
-    """Args: head_bytes: how much of the answer is read by itself."""
+def _case(
+    name: str, api_key: int, request_frame: bytes, answer: bytes, frames: int = 1, head_bytes: int = 0
+) -> Case:
+    """Args: head_bytes: how many bytes of the response the session reads first."""
     session = Session(AddressSource(directory(100), "external", "p1"), Limits(), WireCounters(), "192.0.2.7")
-    requests = _reads(asked * frames)
+    requests = _reads(request_frame * frames)
     responses = (*_reads(answer[:head_bytes]), *_reads(answer[head_bytes:] * frames))
 
     def write(data: bytes | memoryview) -> None:
@@ -104,12 +106,12 @@ def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1,
         for read in responses:
             session.receive_from_broker(read, write)
 
-    act()  # the first request of a connection is looked at more closely
+    act()  # the session examines the first request of a connection more closely
     assert session.is_idle, name
     return Case(name, frames, act)
 
 
-def _through_connections(name: str, asked: bytes, answer: bytes) -> Case:
+def _connection_case(name: str, request_frame: bytes, answer: bytes) -> Case:
     host, counters = _Host(), WireCounters()
     addresses = AddressSource(directory(100), "external", "p1")
     client = ClientConnection(
@@ -117,11 +119,11 @@ def _through_connections(name: str, asked: bytes, answer: bytes) -> Case:
     )
     client.connection_made(_Transport())
     broker = BrokerConnection(host, client)
-    client.data_received(asked)
+    client.data_received(request_frame)
     broker.connection_made(_Transport())
 
     def act() -> None:
-        client.data_received(asked)
+        client.data_received(request_frame)
         broker.data_received(answer)
 
     broker.data_received(answer)
@@ -130,7 +132,7 @@ def _through_connections(name: str, asked: bytes, answer: bytes) -> Case:
     return Case(name, 1, act)
 
 
-def _connecting(name: str, asked: bytes, answer: bytes) -> Case:
+def _connect_case(name: str, request_frame: bytes, answer: bytes) -> Case:
     host, counters, traffic = _Host(), WireCounters(), Traffic()
     addresses = AddressSource(directory(100), "external", "p1")
 
@@ -140,17 +142,17 @@ def _connecting(name: str, asked: bytes, answer: bytes) -> Case:
     def act() -> None:
         client = ClientConnection(host, 1, traffic, "external", make_session)
         client.connection_made(_Transport())
-        client.data_received(asked)
+        client.data_received(request_frame)
         broker = BrokerConnection(host, client)
         broker.connection_made(_Transport())
         broker.data_received(answer)
 
-    act()  # the first answer of its kind is looked through
+    act()  # the session scans the first response of its kind
     return Case(name, 1, act)
 
 
 class _Host:
-    """A worker that does nothing for its connections, and looks at none of them."""
+    """A worker that does nothing for its connections, and samples none of them."""
 
     write_buffer_bytes = 1 << 20
     backlogs: Backlogs[ClientConnection]
@@ -176,7 +178,7 @@ class _Host:
 
 
 class _Transport(asyncio.Transport):
-    """Takes whatever is written, and is never full."""
+    """Accepts all writes, and is never full."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
@@ -192,7 +194,7 @@ def _reads(data: bytes) -> tuple[bytes, ...]:
 
 
 def count(case: Case) -> dict[str, float]:
-    """Figures for each of its frames: a request and its answer."""
+    """The figures of a case for each of its frames: a request and its response."""
     return {
         "instructions": round(instructions(case.act) / case.frames, 1),
         "held_bytes": round(held_bytes(case.act) / case.frames, 1),
@@ -201,10 +203,10 @@ def count(case: Case) -> dict[str, float]:
 
 def instructions(act: Callable[[], object]) -> int:
     """How many instructions of Python a call executes."""
-    return _monitored(act) if sys.version_info >= (3, 12) else _traced(act)
+    return _count_by_monitoring(act) if sys.version_info >= (3, 12) else _count_by_tracing(act)
 
 
-def _traced(act: Callable[[], object]) -> int:
+def _count_by_tracing(act: Callable[[], object]) -> int:
     counted = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -222,8 +224,8 @@ def _traced(act: Callable[[], object]) -> int:
     return counted
 
 
-def _monitored(act: Callable[[], object]) -> int:
-    # From 3.12 on not every instruction of a frame is traced. mypy knows the oldest Python alone.
+def _count_by_monitoring(act: Callable[[], object]) -> int:
+    # From 3.12 on a trace does not get every instruction of a frame. mypy knows the oldest Python only.
     monitoring: Any = sys.__dict__["monitoring"]
     counted = 0
 
@@ -244,11 +246,11 @@ def _monitored(act: Callable[[], object]) -> int:
 
 
 def held_bytes(act: Callable[[], None]) -> int:
-    """How much memory a call takes at most, beyond what was taken before: what it copies, at a time.
+    """The most memory that a call takes beyond the memory in use before: what the call copies, at one time.
 
-    Returns: that of the least of a few calls, beyond what a call of nothing takes. A counter that leaves
-        Python's small integers takes 32 bytes with the call that it does so in, which depends on what was
-        counted before.
+    Returns: the least of several calls, less the figure of an empty call. A counter that leaves Python's
+        small integers takes 32 bytes in the call in which it does so, and which call that is depends on what
+        was counted before.
     """
     tracemalloc.start()
     try:
@@ -271,10 +273,10 @@ def _peak_bytes(act: Callable[[], None]) -> int:
     return peak - before
 
 
-def compiled_worker(folder: Path) -> dict[str, float]:
-    """Of a request, and of a connection; beside a forwarder, which has the same Python and libraries.
+def count_compiled_worker(folder: Path) -> dict[str, float]:
+    """The figures of a request and a connection, over a forwarder's with the same Python and libraries.
 
-    Raises: BenchError, NotCompiled: as `alone.executed`.
+    Raises: BenchError, NotCompiled: as `isolated_worker.executed`.
     """
     bare, worker = (isolated_worker.executed(target, folder) for target in isolated_worker.TARGETS)
     found: dict[str, float] = {}
@@ -285,13 +287,16 @@ def compiled_worker(folder: Path) -> dict[str, float]:
     return found
 
 
-def calls_per_request(stage: Stage) -> float:
-    """Of the worker of a stage's one member, under `sync`, in the best round: it beats and reports, too."""
+def count_calls_per_request(stage: Stage) -> float:
+    """System calls of the worker of a stage's one member, under `sync`, in the round with the fewest.
+
+    The worker also sends heartbeats and reports, and their number varies.
+    """
     (target,) = stage.targets
-    return min(_calls_per_request(stage, target) for _ in range(ROUNDS))
+    return min(_count_calls_per_request(stage, target) for _ in range(ROUNDS))
 
 
-def _calls_per_request(stage: Stage, target: Target) -> float:
+def _count_calls_per_request(stage: Stage, target: Target) -> float:
     topic = stage.create_topic("sync", (1,))
     work = sync(Spec("sync", target.bootstrap_servers, topic, 1, REQUESTS))
     before = system_calls(target.proxies())
@@ -301,8 +306,8 @@ def _calls_per_request(stage: Stage, target: Target) -> float:
     return round(calls / done.requests, 2)
 
 
-def grown(found: Counts, before: Counts) -> list[str]:
-    """What has grown by more than the tolerance, or was not counted before, in words."""
+def find_regressions(found: Counts, before: Counts) -> list[str]:
+    """The figures that have grown by more than the tolerance, or have no baseline, in words."""
     wrong = []
     for name, figures in found.items():
         for measure, value in figures.items():
@@ -315,19 +320,19 @@ def grown(found: Counts, before: Counts) -> list[str]:
 
 
 def read(path: Path = BASELINE) -> dict[str, Counts]:
-    """What was counted before, by Python; system calls by none."""
+    """The baselines by version of Python; system calls are under `any`."""
     found: dict[str, Counts] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def known(path: Path = BASELINE) -> Counts:
-    """What this Python's counts are compared with; without a case where none was counted."""
+    """The baseline of this Python; a case that was not counted is missing."""
     baselines = read(path)
     return {**baselines.get(PYTHON, {}), **baselines.get(ANY, {})}
 
 
 def write(found: Counts, path: Path = BASELINE) -> None:
-    """Make figures what later ones are compared with."""
+    """Make figures the baseline."""
     baselines = read(path)
     for name, figures in found.items():
         baselines.setdefault(ANY if name == SYSTEM_CALLS else PYTHON, {})[name] = figures
@@ -335,13 +340,13 @@ def write(found: Counts, path: Path = BASELINE) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--core", is_flag=True, help="The session alone: without Kafka, and in a second.")
-@click.option("--write", "keep", is_flag=True, help="Make what is counted now the baseline.")
+@click.option("--core", is_flag=True, help="Count the session only: without Kafka, and in a second.")
+@click.option("--write", "keep", is_flag=True, help="Make the new counts the baseline.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 def main(core: bool, keep: bool, as_json: bool) -> None:
-    """Count what a frame costs, and compare it with what it cost before.
+    """Count what a frame costs, and compare it with the baseline.
 
-    Exit code 1 where a figure has grown by more than 5 %.
+    Exit code 1: a figure has grown by more than 5 %.
     """
 
     found = {case.name: count(case) for case in cases()}
@@ -350,15 +355,15 @@ def main(core: bool, keep: bool, as_json: bool) -> None:
             with tempfile.TemporaryDirectory(prefix="fleet-counted-") as made:
                 folder = Path(made)
                 say("counting instructions and allocations of a compiled worker")
-                found[WORKER] = compiled_worker(folder / "worker")
+                found[WORKER] = count_compiled_worker(folder / "worker")
                 with staged(folder, (FLEET,), {}, say) as stage:
                     say("counting system calls")
-                    found[SYSTEM_CALLS] = {"system_calls": calls_per_request(stage)}
+                    found[SYSTEM_CALLS] = {"system_calls": count_calls_per_request(stage)}
     except (FleetError, NotCompiled) as error:
         raise click.ClickException(str(error)) from error
     if keep:
         write(found)
-    wrong = grown(found, known())
+    wrong = find_regressions(found, known())
     if as_json:
         click.echo(json.dumps({"python": PYTHON, "counted": found, "grown": wrong}))
     else:

@@ -1,11 +1,11 @@
-"""One proxy's process alone, before a scripted broker: what a request makes it do, counted and not timed.
+"""One proxy process in front of a scripted broker: what a request makes it do, counted and not timed.
 
     python -m benchmarks.isolated_worker                        of a bare forwarder and of a compiled worker
     python -m benchmarks.isolated_worker --worker PORT BROKER    that worker, until SIGTERM
 
-Pages of memory are what counts beside a few requests a second, when none of them is in a cache. Instructions
-and allocations are counted by valgrind's callgrind, with the C library's allocator in place of Python's: two
-runs differ by less than a thousandth for a request, and by half a hundredth for a connection.
+At a few requests a second no memory page is in a cache, and pages determine the cost. Instructions and
+allocations are counted by valgrind's callgrind, with the C library's allocator in place of Python's. Two runs
+differ by less than a thousandth for a request, and by half a hundredth for a connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import click
 import psutil
 import uvloop
 
-from benchmarks.callgrind import Callgrind, Executed, find
+from benchmarks.callgrind import Callgrind, ExecutionCounts, find
 from benchmarks.errors import BenchError
 from benchmarks.frames import produce
 from benchmarks.metadata_client import ROOT, await_answer
@@ -50,26 +50,26 @@ from tools import compiled
 TARGETS: Final = ("forwarder", "fleet")
 _BROKERS: Final = (1, 2, 3)
 _RECORD_BYTES: Final = 100
-_LOOKS: Final = 5
+_SAMPLES: Final = 5
 _REQUESTS: Final = 200
 _CONNECTIONS: Final = 100
-_COUNTED: Final = {"PYTHONMALLOC": "malloc"}
-"""Python's own allocator takes most memory from what it has: of the C library's all calls can be counted."""
+_COUNTABLE_ALLOCATOR: Final = {"PYTHONMALLOC": "malloc"}
+"""Python's own allocator rarely calls the C library. With the C library's allocator every call is counted."""
 _LIMIT_S: Final = 120.0
 _START_LIMIT_S: Final = 600.0
 """Under valgrind a worker was up after 27 s, and after 106 s a minute before, on the same machine."""
 _PAUSE_S: Final = 0.05
-_CALM_S: Final = 1.5
+_SETTLE_S: Final = 1.5
 
 
 # ---- the worker
 
 
 async def serve(port: int, broker_port: int, folder: Path) -> None:
-    """Stand for broker 1 at a port, as a worker does that control has told of three brokers."""
+    """Run a worker that owns broker 1 and listens at a port; its directory has three brokers."""
     here = "127.0.0.1"
     listener = ListenerSettings("external", here, port - 1, port, here, port - 1, port, None)
-    links = Endpoint(here, 1), Endpoint(here, 2)  # nobody listens there: a worker has no such links
+    links = Endpoint(here, 1), Endpoint(here, 2)  # nothing listens there: the worker has no such links
     member = MemberSettings("p1", None, True, False, *links, folder, 1, (listener,))
     known = {number: Broker(number, host_of(number), broker_port) for number in _BROKERS}
     settings = Settings(
@@ -79,7 +79,7 @@ async def serve(port: int, broker_port: int, folder: Path) -> None:
     members = {"p1": member.advertised(settings)}
     directory = Directory(1, 1, advertised=owned, members=members, brokers=known)
     ipc.write_directory(folder / ipc.DIRECTORY_FILE, directory)
-    control = socket.socket(socket.AF_UNIX)  # takes what it is told, and says nothing
+    control = socket.socket(socket.AF_UNIX)  # takes what the worker sends, and sends nothing
     listening = socket.create_server((here, port), backlog=4096)
     listening.setblocking(False)
     fds = (ListenerFd("external", 1, listening.detach()),)
@@ -91,11 +91,11 @@ async def serve(port: int, broker_port: int, folder: Path) -> None:
     await Worker(spec).run(stop)
 
 
-# ---- whoever asks it
+# ---- the client
 
 
 class Client:
-    """One connection; asks, and waits for the answer."""
+    """One connection; sends a request, and waits for the response."""
 
     def __init__(self, at: Endpoint) -> None:
         self._socket = socket.create_connection((at.host, at.port), _LIMIT_S)
@@ -103,7 +103,7 @@ class Client:
         self._reading = self._socket.makefile("rb")
 
     def ask(self, frame: bytes) -> None:
-        """Raises: BenchError: it is hung up on."""
+        """Raises: BenchError: the worker closes the connection."""
         self._socket.sendall(frame)
         size = self._reading.read(4)
         if len(size) < 4 or len(self._reading.read(int.from_bytes(size, "big"))) < 4:
@@ -121,11 +121,11 @@ def running(
     through: Sequence[str] = (),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[int, Endpoint]]:
-    """A target before its broker. Yields: its process, and where it listens.
+    """A running target in front of its broker. Yields: the process, and the address where it listens.
 
-    Args:   through: a program that becomes it, and its arguments.
-            environment: more of it, of the target alone.
-    Raises: BenchError: it does not come up. NotCompiled: as `compiled.through`.
+    Args:   through: a program that becomes the target, and its arguments.
+            environment: further variables, for the target only.
+    Raises: BenchError: the target does not come up. NotCompiled: as `compiled.through`.
     """
     broker_port, _, port = free_ports(3)
     at, upstream = Endpoint("127.0.0.1", port), Endpoint(host_of(1), broker_port)
@@ -140,7 +140,7 @@ def running(
             both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
             module = ("-m", "benchmarks.isolated_worker", "--worker", str(port), str(broker_port))
             command = [*compiled.through(), both, *through, sys.executable, *module]
-        # Without a seed one start hashes, and looks up, as no other.
+        # Without a fixed seed each start hashes, and samples up, in another way.
         whole = {**os.environ, "PYTHONHASHSEED": "0", **environment}
         proxy = spawn(command, folder / f"{target}.log", env=whole, cwd=ROOT)
         ending.callback(end, [proxy], _LIMIT_S)
@@ -152,21 +152,21 @@ def running(
 
 
 def pages(target: str, folder: Path) -> float:
-    """How many pages of memory a request and its answer touch, in the median."""
+    """How many pages of memory a request and its response touch; the median."""
     with running(target, folder) as (pid, at):
         client, frame = Client(at), produce(_RECORD_BYTES)
-        for _ in range(_LOOKS):
+        for _ in range(_SAMPLES):
             client.ask(frame)
-        return statistics.median(touched(pid, lambda: client.ask(frame)) for _ in range(_LOOKS))
+        return statistics.median(count_touched_pages(pid, lambda: client.ask(frame)) for _ in range(_SAMPLES))
 
 
-def touched(pid: int, act: Callable[[], None]) -> int:
-    """How many pages of a process's memory are read or written meanwhile.
+def count_touched_pages(pid: int, act: Callable[[], None]) -> int:
+    """How many pages of a process's memory are read or written during a call.
 
     Source: proc_pid_clear_refs(5), proc_pid_smaps(5): Referenced
     """
-    # A page is marked when the processor looks it up, and for a while after that it need not do so again: as
-    # beside a few requests a second, there has to be a pause.
+    # The processor marks a page when it looks the page up, and does not look it up again for a while.
+    # After a pause it does, as at a few requests a second.
     time.sleep(_PAUSE_S)
     Path(f"/proc/{pid}/clear_refs").write_text("1")
     act()
@@ -176,19 +176,22 @@ def touched(pid: int, act: Callable[[], None]) -> int:
 
 
 def executed(target: str, folder: Path) -> dict[str, float]:
-    """What a request and its answer cost, and a connection, with Metadata asked for once, and its end.
+    """What a request with its response costs, and a connection with one Metadata request, until it ends.
 
     Raises: BenchError: as `running` and `callgrind.find`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     counting = Callgrind(find(), folder / f"{target}.callgrind")
-    with running(target, folder, counting.through, {**counting.environment, **_COUNTED}) as (pid, at):
+    with running(target, folder, counting.through, {**counting.environment, **_COUNTABLE_ALLOCATOR}) as (
+        pid,
+        at,
+    ):
         proxy = psutil.Process(pid)
 
-        def of(act: Callable[[], None]) -> Executed:
+        def of(act: Callable[[], None]) -> ExecutionCounts:
             counting.reset(pid)
             act()
-            return counting.executed(pid)
+            return counting.read_counts(pid)
 
         def requests() -> None:
             for _ in range(_REQUESTS):
@@ -206,9 +209,9 @@ def executed(target: str, folder: Path) -> dict[str, float]:
         client, frame = Client(at), produce(_RECORD_BYTES)
         counting.begin(pid)
         requests()
-        # One of the middle: now and then it looks after itself, too, or two wake-ups become one.
-        looks = sorted((of(requests) for _ in range(_LOOKS)), key=lambda each: each.instructions)
-        request = looks[_LOOKS // 2]
+        # The median: at times the process also does periodic work, or two wake-ups become one.
+        samples = sorted((of(requests) for _ in range(_SAMPLES)), key=lambda each: each.instructions)
+        request = samples[_SAMPLES // 2]
         client.close()
         connections()
         connection = of(connections)
@@ -220,21 +223,21 @@ def executed(target: str, folder: Path) -> dict[str, float]:
     }
 
 
-def _allocations(done: Executed) -> int:
+def _allocations(done: ExecutionCounts) -> int:
     return sum(done.calls[name] for name in ("malloc", "calloc", "realloc"))
 
 
 def _await_rest(proxy: psutil.Process) -> None:
-    """The answer is there before a process has nothing to do."""
+    """Wait until the process is idle: its response arrives earlier."""
     while proxy.status() != psutil.STATUS_SLEEPING:
         time.sleep(_PAUSE_S)
 
 
 def _await_same(number: Callable[[], int]) -> None:
-    """Wait until it has not changed for a while. Raises: BenchError: it always does."""
+    """Wait until a number has not changed for a while. Raises: BenchError: it keeps changing."""
     deadline_s = time.monotonic() + _LIMIT_S
     last, since_s = number(), time.monotonic()
-    while time.monotonic() - since_s < _CALM_S:
+    while time.monotonic() - since_s < _SETTLE_S:
         time.sleep(_PAUSE_S)
         now = number()
         if now != last:

@@ -1,4 +1,4 @@
-"""Metadata over a bare connection, and clients that are processes of their own."""
+"""Metadata over a bare connection, and clients that run as processes of their own."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Go: TypeAlias = Callable[[], str]
-"""Has a client begin, and returns the line that it prints in the end. Raises: BenchError: it has failed."""
+StartWork: TypeAlias = Callable[[], str]
+"""Starts a client's work, and returns the line that it prints at the end. Raises: BenchError: it failed."""
 
 
 async def ask(connection: Connection, *, all_topics: bool = False) -> Table:
-    """Metadata, for which a proxy dials a broker.
+    """Request Metadata, for which a proxy dials a broker.
 
-    Raises: OSError, IncompleteReadError: it is not answered; WireError: what comes is no Metadata.
+    Raises: OSError, IncompleteReadError: there is no response; WireError: the response is not Metadata.
     """
     reader, writer = connection
     writer.write(metadata_request(1, all_topics=all_topics))
     return brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
 
 
-def trusting(security: Mapping[str, str]) -> ssl.SSLContext | None:
-    """These settings of librdkafka for a client that is none; None for plaintext."""
+def client_context(security: Mapping[str, str]) -> ssl.SSLContext | None:
+    """librdkafka's settings as a context for a client without librdkafka; None for plaintext."""
     if not security:
         return None
     return ssl.create_default_context(cafile=security["ssl.ca.location"])
@@ -47,11 +47,11 @@ def trusting(security: Mapping[str, str]) -> ssl.SSLContext | None:
 async def check(
     endpoint: Endpoint, *, all_topics: bool = False, context: ssl.SSLContext | None = None
 ) -> None:
-    """Raises: OSError, WireError, BenchError: no Metadata, or none with brokers in it."""
+    """Raises: OSError, WireError, BenchError: there is no Metadata, or it has no brokers."""
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     try:
         if not await ask((reader, writer), all_topics=all_topics):
-            raise BenchError(f"{endpoint} tells of no brokers")
+            raise BenchError(f"{endpoint} sends Metadata without brokers")
     finally:
         writer.close()
 
@@ -59,7 +59,7 @@ async def check(
 def await_answer(
     endpoint: Endpoint, context: ssl.SSLContext | None = None, limit_s: float = _LIMIT_S
 ) -> None:
-    """Wait until it answers. Raises: BenchError: it does not."""
+    """Wait until an endpoint answers. Raises: BenchError: it does not."""
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
@@ -72,11 +72,11 @@ def await_answer(
 
 
 @contextmanager
-def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Go]:
-    """A module of these as a process that has said that it is ready.
+def client(module: str, *arguments: str, what: str, target: str) -> Iterator[StartWork]:
+    """A module of this package as a process that has printed that it is ready.
 
-    Yields: what has it begin; a client may know how to do so again
-    Raises: BenchError: it did not become ready
+    Yields: the function that starts the client's work; some clients can work several times
+    Raises: BenchError: the client did not become ready
     """
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -87,21 +87,21 @@ def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Go]
         preexec_fn=partial(die_with_parent, os.getpid()),
     ) as process:
 
-        def go() -> str:
+        def start_work() -> str:
             assert process.stdin is not None
             assert process.stdout is not None
-            said = ""
-            if process.poll() is None:  # a client that waited for its turn may have failed meanwhile
+            line = ""
+            if process.poll() is None:  # a client that waited for its turn may have failed in the meantime
                 print("go", file=process.stdin, flush=True)
-                said = process.stdout.readline()
-            if not said:
+                line = process.stdout.readline()
+            if not line:
                 raise BenchError(f"{what} failed with {target}")
-            return said
+            return line
 
         try:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
                 raise BenchError(f"{what} could not begin with {target}")
-            yield go
+            yield start_work
         finally:
-            process.kill()  # it has said all that is of interest, or waits for nobody
+            process.kill()  # it has printed all results, or still waits for its start

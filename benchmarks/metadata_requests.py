@@ -1,4 +1,4 @@
-"""How often one client asks for Metadata, and what it is told: a producer of librdkafka of its own."""
+"""How often one client requests Metadata, and which addresses it gets: a librdkafka producer of its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ API: Final = "Metadata"
 _BROKER: Final = re.compile(r"Broker #(\d+)/\d+: (\S+):(\d+) NodeId")
 
 
-class Answers(logging.Handler):
-    """Reads the brokers of each Metadata response out of librdkafka's debug log."""
+class ResponseLog(logging.Handler):
+    """Reads the brokers of each Metadata response from librdkafka's debug log."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[set[Endpoint]] = []
-        """The addresses in each response, in the order of their arrival."""
+        """The addresses in each response, in the order of arrival."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if found := _BROKER.search(record.getMessage()):
@@ -41,11 +41,11 @@ class Answers(logging.Handler):
             self.seen[-1].add(Endpoint(host, int(port)))
 
 
-class Refreshes:
+class MetadataRequestCounter:
     """A producer that writes to all partitions in turn, and counts its Metadata requests.
 
     Args:
-        client: with which settings of librdkafka.
+        client: which of librdkafka's settings it has.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, client: ClientSettings) -> None:
@@ -57,7 +57,7 @@ class Refreshes:
         """All Metadata requests, up to ``STATISTICS_EVERY_MS`` ago."""
         self._delivered = 0
         self._error: Exception | None = None
-        self._answers = Answers()
+        self._answers = ResponseLog()
         logger = logging.Logger("refreshes")
         logger.addHandler(self._answers)
         self._producer = Producer(
@@ -79,7 +79,7 @@ class Refreshes:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        # Requests of the beginning are none of a takeover.
+        # Requests at the start of the client do not belong to a takeover.
         deadline_s = time.monotonic() + START_LIMIT_S
         while not (self._delivered and self.requests):
             if time.monotonic() >= deadline_s or not self._thread.is_alive():
@@ -97,7 +97,7 @@ class Refreshes:
         if self._error is not None:
             raise self._error
         if left := self._producer.flush(FLUSH_LIMIT_S):
-            raise KafkaException(f"{left} records of the client that counts its Metadata requests are left")
+            raise KafkaException(f"{left} records of the Metadata-counting client are not delivered")
 
     def _note(self, statistics: str) -> None:
         self.requests = requests_in(json.loads(statistics))

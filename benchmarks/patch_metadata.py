@@ -1,10 +1,10 @@
-"""CPU time of rewriting one Metadata v12 response, against decoding and encoding it; prints JSON.
+"""CPU time of rewriting one Metadata v12 response, compared with decoding and encoding it; prints JSON.
 
     python benchmarks/patch_metadata.py [--rounds 7]
 
-`patch_us` is the patching alone: what depends on the number of brokers. `session_us` is all that a session
-does with the response, with the one copy of its tail to the client, in reads of 256 KiB; `kio_us` is kio's
-decoding and encoding. The best round counts: what is measured is the code, not what else the machine did.
+`patch_us` is the patching alone, which depends on the number of brokers. `session_us` is all the work of a
+session for the response, with the one copy of its tail to the client, in reads of 256 KiB. `kio_us` is kio's
+decoding and encoding. The best round counts, because it is the least disturbed by other work of the machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def real_host(broker_id: int) -> str:
 def response(
     brokers: int, partitions: int, host_of: Callable[[int], str] = real_host, port: int = 9092
 ) -> bytes:
-    """What a broker answers when one topic has all the partitions, three replicas each."""
+    """A broker's response for one topic that has all the partitions, three replicas each."""
     make: Any = v12
     entity = make.MetadataResponse(
         throttle_time=datetime.timedelta(0),
@@ -105,7 +105,7 @@ def directory(brokers: int) -> Directory:
 
 
 def cpu_us(action: Callable[[], object], rounds: int) -> float:
-    """CPU microseconds of one call in the best round; a round is as many calls as fill 20 ms."""
+    """CPU microseconds of one call in the best round; a round has as many calls as fill 20 ms."""
     began_s = time.process_time()
     action()
     calls = max(1, min(2_000, int(0.02 / max(time.process_time() - began_s, 1e-6))))

@@ -1,4 +1,4 @@
-"""The other proxies in the race, as `peers.yaml` describes them."""
+"""The other proxies of the benchmark, as `peers.yaml` describes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Read = TypeVar("_Read")
 
 @validated(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class PeerLine:
-    """One entry of the file; see its head for what the fields mean."""
+    """One entry of the file; the head of the file explains the fields."""
 
     start: str | None = None
     process: int | str | None = None
@@ -38,7 +38,7 @@ class PeerLine:
 
     def __post_init__(self) -> None:
         if self.start is None and self.process is None:
-            raise ValueError("a peer has start, the command, or process, the id of what runs already")
+            raise ValueError("a peer requires start, the command, or process, the id of a running process")
 
 
 _PEERS: Final = TypeAdapter(dict[str, PeerLine])
@@ -46,12 +46,12 @@ _SIDES: Final = TypeAdapter(dict[str, dict[str, PeerLine]])
 
 
 def load(path: Path = PEERS) -> dict[str, PeerLine]:
-    """The peers of a file, by name. Raises: BenchError: it is not as it should be."""
+    """The peers of a file, by name. Raises: BenchError: the file is not valid."""
     return _load(path, _PEERS)
 
 
 def load_sides(path: Path = TLS_PEERS) -> dict[str, dict[str, PeerLine]]:
-    """The peers that speak TLS, by where they do, and by name. Raises: BenchError: as `load`."""
+    """The peers that speak TLS, by the sides on which they do, and by name. Raises: BenchError: as `load`."""
     return _load(path, _SIDES)
 
 
@@ -63,13 +63,13 @@ def _load(path: Path, kind: TypeAdapter[_Read]) -> _Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where one peer stands.
+class PeerPlaces:
+    """The addresses and files of one peer.
 
     Args:
-        listens: by broker, the addresses that are free for it.
-        brokers: where it finds each broker.
-        files: further files that it may be told of, by name.
+        listens: by broker, the free address at which the peer listens.
+        brokers: the address of each broker.
+        files: further files that its command or configuration may name, by name.
     """
 
     listens: Mapping[BrokerId, Endpoint]
@@ -81,7 +81,7 @@ class Places:
 class Peer:
     """One peer as a process."""
 
-    def __init__(self, name: str, line: PeerLine, places: Places) -> None:
+    def __init__(self, name: str, line: PeerLine, places: PeerPlaces) -> None:
         self.name = name
         self._line = line
         self._folder = places.folder
@@ -109,7 +109,7 @@ class Peer:
             raise BenchError(f"peer {self.name}: {error} in {text!r}") from error
 
     def start(self) -> None:
-        """Write its files and start it, if that is for us; from the main thread; does not wait for it."""
+        """Write its files and start its command, if it has one; does not wait; from the main thread."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, text in self._line.files.items():
             (self._folder / name).write_text(self.fill(text))
@@ -117,15 +117,15 @@ class Peer:
             self._process = spawn(shlex.split(self.fill(self._line.start)), self._log)
 
     def pids(self) -> tuple[int, ...]:
-        """Its processes. Raises: BenchError: it has ended, or cannot be found."""
+        """Its processes. Raises: BenchError: the peer has ended, or its process cannot be found."""
         if self._line.process is not None:
-            return self._told_pids(str(self._line.process))
+            return self._named_pids(str(self._line.process))
         if self._process is None or self._process.poll() is not None:
             raise BenchError(f"{self.name} does not run; {self._log} ends with:\n{tail(self._log)}")
         return tuple(each.pid for each in tree(self._process))
 
-    def _told_pids(self, process: str) -> tuple[int, ...]:
-        """Those of a process that is named by its id, or by a file with that."""
+    def _named_pids(self, process: str) -> tuple[int, ...]:
+        """The processes of an id, or of a file that holds an id."""
         named = self.fill(process)
         try:
             root = psutil.Process(int(named if named.isdigit() else Path(named).read_text()))

@@ -1,4 +1,4 @@
-"""The picture beside the table: what each target costs, beside HAProxy."""
+"""The chart next to the table: what each target costs, compared with HAProxy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WIDTH_INCH: Final = 9.0
 _COLOURS: Final = mpl.color_sequences["tab10"]
 
 
-def shown(found: Sequence[Figure]) -> list[Figure]:
-    """Those of CPU time that HAProxy has, too; not those of a whole member."""
+def charted_figures(found: Sequence[Figure]) -> list[Figure]:
+    """The figures of CPU time that HAProxy also has, without those of a whole member."""
     return [
         each
         for each in found
@@ -27,8 +27,8 @@ def shown(found: Sequence[Figure]) -> list[Figure]:
 
 
 def draw(found: Sequence[Figure], path: Path) -> None:
-    """Write an SVG: a row for each measure, a mark for each target, and HAProxy's line."""
-    figures = shown(found)
+    """Write an SVG: a row for each measure, a mark for each target, and a line for HAProxy."""
+    figures = charted_figures(found)
     rows = list(dict.fromkeys((each.workload, each.measure) for each in figures))
     targets = list(dict.fromkeys(each.target for each in figures if each.target != HAPROXY))
     mpl.rcParams.update({"svg.hashsalt": "fleet", "svg.fonttype": "none"})
@@ -50,6 +50,6 @@ def draw(found: Sequence[Figure], path: Path) -> None:
     axes.set_ylim(max(1, len(rows)) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.grid(axis="both", alpha=0.3)
-    axes.set_xlabel("CPU time of the proxy, of HAProxy's in the same round (median)")
+    axes.set_xlabel("proxy's CPU time as a multiple of HAProxy's in the same round (median)")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     canvas.savefig(path, format="svg", metadata={"Date": None})

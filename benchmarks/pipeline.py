@@ -1,11 +1,11 @@
-"""What the data pipeline gets through, beside a bare count of the same records, and what it keeps in mind.
+"""The throughput of the data pipeline, compared with a bare count of the same records, and its state.
 
-    python -m benchmarks.pipeline throughput --json     jobs beside a count, over the same topics, in turn
+    python -m benchmarks.pipeline throughput --json     jobs and a bare count, over the same topics, in turn
     python -m benchmarks.pipeline scaling --json        the same work on one core, and on two, from Parquet
-    python -m benchmarks.pipeline stream --minutes 30 --json    a steady stream: state, and how far behind
+    python -m benchmarks.pipeline stream --minutes 30 --json    a steady stream: state and delay
 
-It starts a Kafka broker of its own, and makes its own records: there is no fleet. Starting Spark counts in
-none of the figures; the first round warms up, and does not count either.
+The benchmark starts a Kafka broker of its own, and makes its own records: there is no fleet. No figure
+includes the start of Spark. The first round warms up, and does not count either.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ BEGIN_MS: Final = 1_790_000_000_000
 GOALS: Final = {"traffic": 0.6, "ledger": 0.4}
 SCALING_GOAL: Final = 1.4
 FILES: Final = 8
-"""Of a replay: several for each core."""
+"""Files of a replay: several for each core."""
 
 
 # -- records -------------------------------------------------------------------------------------------------
 
 
 def traffic(seconds: int, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
-    """What the members of a fleet tell of so many seconds: one event a second, member and identity."""
+    """The events of a fleet's members in some seconds: one a second, for each member and identity."""
     chance = random.Random(1)
     apis = {
         key: ApiTraffic(chance.randrange(5_000), 3, 1_200, 9_000, {30: 1, 41: 2}) for key in (0, 1, 3, 18)
@@ -93,7 +93,7 @@ def traffic(seconds: int, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
 
 
 def ledger(numbers: range, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
-    """What became of some records: of each an acknowledgement, a delivery and an entry of the log."""
+    """The history of some records: for each an acknowledgement, a delivery and an entry of the log."""
     for place, number in enumerate(numbers):
         partition, sequence = number % 12, number // 12
         for what in ("acknowledged", "received", "log"):
@@ -104,7 +104,7 @@ def ledger(numbers: range, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
 
 @contextmanager
 def cluster() -> Iterator[tuple[KafkaCluster, Path]]:
-    """One broker with the topics of the jobs, and a folder that goes with it."""
+    """One broker with the topics of the jobs, and a folder next to it."""
     with (
         tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder,
         KafkaCluster(1, Path(folder, "kafka")) as kafka,
@@ -132,7 +132,7 @@ class Throughput:
     Args:
         records: in its topic.
         per_s, count_per_s: records a second, of the job and of a bare count; medians.
-        ratio: of the two, in each round; its median and its least.
+        ratio: of the two, the median of the rounds; `least_ratio` is the least of them.
     """
 
     job: str
@@ -155,8 +155,8 @@ def load(spark: SparkSession, site: Site) -> None:
     finish(start_load(spark, site, True))
 
 
-def audited(spark: SparkSession, site: Site) -> None:
-    """The job, and the verdict on what it has written."""
+def run_audit(spark: SparkSession, site: Site) -> None:
+    """Run the job, and audit its output."""
     finish(start_ledger(spark, site, True))
     found = by_record(spark.read.parquet(site.ledger).drop("day")).persist()
     (verdict,) = audit(found).collect()
@@ -181,7 +181,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
             work(spark, site)
             return time.monotonic() - since_s
 
-        jobs: Mapping[str, Callable[[SparkSession, Site], None]] = {"traffic": load, "ledger": audited}
+        jobs: Mapping[str, Callable[[SparkSession, Site], None]] = {"traffic": load, "ledger": run_audit}
         topics = {"traffic": "traffic", "ledger": event_schema.OBSERVATIONS}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         try:
@@ -208,19 +208,19 @@ def _throughput(name: str, filled: int, times: list[tuple[float, float]]) -> Thr
 # -- scaling -------------------------------------------------------------------------------------------------
 
 
-def replayed(spark: SparkSession, place: str) -> DataFrame:
-    """The work of the job `load`, on events that lie in files."""
+def read_load(spark: SparkSession, place: str) -> DataFrame:
+    """The work of the job `load`, on events in files."""
     return minutes(parse_kind(spark.read.parquet(place), "traffic", Traffic))
 
 
 def replay(master: str, place: str, rounds: int) -> list[float]:
-    """How long it takes, again and again, in this process. Returns: seconds; the first round is not there."""
+    """Run the job several times in this process. Returns: seconds of each run but the first."""
     spark = session(master)
     times = []
     try:
         for _ in range(rounds + 1):
             since_s = time.monotonic()
-            replayed(spark, place).write.format("noop").mode("overwrite").save()
+            read_load(spark, place).write.format("noop").mode("overwrite").save()
             times.append(time.monotonic() - since_s)
     finally:
         spark.stop()
@@ -254,12 +254,12 @@ def measure_scaling(rounds: int, amount: int) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StreamSample:
     """The jobs at one moment.
 
     Args:
-        behind_s: how old what came last was when its batch was through, of the slowest job.
-        state_rows, state_bytes: what all of them keep in mind.
+        behind_s: the age of the newest record when its batch was done, of the slowest job.
+        state_rows, state_bytes: the state of all jobs together.
         driver_bytes: the resident memory of Spark's process.
     """
 
@@ -272,16 +272,16 @@ class Look:
 
 
 def measure_stream(minutes_: float, per_s: int) -> dict[str, object]:
-    """A steady stream for a while.
+    """Run a steady stream for a while.
 
     Args:
         per_s: entries of the ledger; of traffic there is one for each member and identity.
     """
-    looks: list[Look] = []
+    samples: list[StreamSample] = []
     with cluster() as (kafka, folder):
         stop = threading.Event()
-        told = [0]
-        feeder = threading.Thread(target=_feed, args=(kafka, per_s, stop, told))
+        written = [0]
+        feeder = threading.Thread(target=_write_records, args=(kafka, per_s, stop, written))
         spark = session("local[2]")
         site = Site(Kafka(kafka.bootstrap_servers), PREFIX, str(folder / "out"))
         names = ("load", "ledger", "weights")
@@ -296,58 +296,62 @@ def measure_stream(minutes_: float, per_s: int) -> dict[str, object]:
                 for query in queries.values():
                     if (error := query.exception()) is not None:
                         raise error
-                looks.append(_look(queries, time.monotonic() - began_s, told[0], driver.memory_info().rss))
-                say(str(looks[-1]))
+                samples.append(
+                    _sample_stream(queries, time.monotonic() - began_s, written[0], driver.memory_info().rss)
+                )
+                say(str(samples[-1]))
         finally:
             stop.set()
             feeder.join()
             for query in queries.values():
                 query.stop()
             spark.stop()
-    half = len(looks) // 2
+    half = len(samples) // 2
     return {
         "minutes": minutes_,
-        "records": told[0],
-        "per_s": told[0] / (60 * minutes_),
+        "records": written[0],
+        "per_s": written[0] / (60 * minutes_),
         "behind_s": {
-            "median": statistics.median(each.behind_s for each in looks),
-            "most": max(each.behind_s for each in looks),
+            "median": statistics.median(each.behind_s for each in samples),
+            "most": max(each.behind_s for each in samples),
         },
         "state_bytes": {
-            "first_half": max(each.state_bytes for each in looks[:half]),
-            "second_half": max(each.state_bytes for each in looks[half:]),
+            "first_half": max(each.state_bytes for each in samples[:half]),
+            "second_half": max(each.state_bytes for each in samples[half:]),
         },
-        "looks": [asdict(each) for each in looks],
+        "looks": [asdict(each) for each in samples],
     }
 
 
 def _driver() -> psutil.Process:
-    """Spark's process, which is a child of this one as Kafka's is."""
+    """Spark's process; it is a child of this one, as Kafka's is."""
     (driver,) = [
         each for each in psutil.Process().children() if any("SparkSubmit" in word for word in each.cmdline())
     ]
     return driver
 
 
-def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int]) -> None:
-    """Tell of every second when it is over, until it is to stop."""
+def _write_records(kafka: KafkaCluster, per_s: int, stop: threading.Event, written: list[int]) -> None:
+    """Write the records of each second when the second is over, until the stop event."""
     second = 0
     began_s, began_ms = time.monotonic(), round(time.time() * 1000)
     while not stop.wait(max(0.0, began_s + second - time.monotonic())):
         at_ms = began_ms + 1000 * second
-        told[0] += fill(kafka, "traffic", traffic(1, at_ms))
+        written[0] += fill(kafka, "traffic", traffic(1, at_ms))
         numbers = range(second * per_s // 3, (second + 1) * per_s // 3)
-        told[0] += fill(kafka, event_schema.OBSERVATIONS, ledger(numbers, at_ms))
+        written[0] += fill(kafka, event_schema.OBSERVATIONS, ledger(numbers, at_ms))
         second += 1
 
 
-def _look(queries: Mapping[str, StreamingQuery], at_s: float, told: int, driver_bytes: int) -> Look:
+def _sample_stream(
+    queries: Mapping[str, StreamingQuery], at_s: float, written: int, driver_bytes: int
+) -> StreamSample:
     progress = [query.lastProgress for query in queries.values() if query.lastProgress is not None]
     state = [part for each in progress for part in each["stateOperators"]]
     behind = [_behind_s(queries[name]) for name in ("load", "ledger")]
-    return Look(
+    return StreamSample(
         round(at_s, 1),
-        told,
+        written,
         round(max(behind), 1),
         sum(part["numRowsTotal"] for part in state),
         sum(part["memoryUsedBytes"] for part in state),
@@ -356,7 +360,7 @@ def _look(queries: Mapping[str, StreamingQuery], at_s: float, told: int, driver_
 
 
 def _behind_s(query: StreamingQuery) -> float:
-    """From the beginning of the last batch that had records until now at most: what came then is through."""
+    """At most the time since the last batch with records began: all earlier records are processed."""
     batches = [each for each in query.recentProgress if each["numInputRows"]]
     if not batches:
         return 0.0
@@ -368,7 +372,7 @@ def _behind_s(query: StreamingQuery) -> float:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """What the data pipeline gets through."""
+    """Measure the data pipeline."""
 
 
 _rounds = click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
@@ -383,7 +387,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_records
 @_json
 def throughput(rounds: int, amount: int, as_json: bool) -> None:
-    """Jobs beside a bare count of the same records."""
+    """Compare the jobs with a bare count of the same records."""
     found = measure_throughput(rounds, amount)
     for each in found:
         say(
@@ -399,7 +403,7 @@ def throughput(rounds: int, amount: int, as_json: bool) -> None:
 @_records
 @_json
 def scaling(rounds: int, amount: int, as_json: bool) -> None:
-    """The job `load` on one core, and on two."""
+    """Compare the job `load` on one core and on two."""
     found = measure_scaling(rounds, amount)
     say(f"{found['scaling']:.2f} times as fast on two cores (goal {SCALING_GOAL})")
     if as_json:
@@ -419,7 +423,7 @@ def replay_alone(master: str, place: str, rounds: int) -> None:
 @click.option("--per-s", type=click.IntRange(3), default=3_000, show_default=True, help="Of the ledger.")
 @_json
 def stream(minutes_: float, per_s: int, as_json: bool) -> None:
-    """A steady stream: what the jobs keep in mind, and how far they are behind."""
+    """Run a steady stream; report the state of the jobs, and their delay."""
     found = measure_stream(minutes_, per_s)
     if as_json:
         print(json.dumps(found))

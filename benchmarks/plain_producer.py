@@ -1,8 +1,8 @@
 """A producer of librdkafka that is not idempotent, in a process of its own, for `benchmarks.repeats`.
 
-`python -m benchmarks.plain_producer SPEC` produces until SIGTERM, waits for what is outstanding, and writes
-what it saw. Each record carries the number of its producer and its place in its partition. A reader of the
-log can therefore find records that are there twice or out of order.
+`python -m benchmarks.plain_producer SPEC` produces until SIGTERM, waits for outstanding acknowledgements, and
+writes what it saw. Each record carries the number of its producer and its position in its partition. A reader
+of the log can therefore find records that are there twice or out of order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Final
 from confluent_kafka import KafkaError, Message, Producer
 
 HEADER: Final = struct.Struct(">HI")
-"""The number of the producer; how many records it had produced to that partition before."""
+"""The producer's number, and how many records it had produced to that partition before."""
 RECORD_BYTES: Final = 200
 PAUSE_S: Final = 0.05
-"""An interval without an acknowledgement that is worth noting."""
+"""The shortest interval without an acknowledgement that the producer notes."""
 FLUSH_LIMIT_S: Final = 90.0
 
 
@@ -46,10 +46,10 @@ class Seen:
 
     Args:
         produced: records by partition.
-        failed: those that librdkafka gave up, as (partition, sequence).
+        failed: records that librdkafka gave up, as (partition, sequence).
         pauses: intervals between two acknowledgements of a partition, as (partition, begin, end).
-        outstanding: how many records were not acknowledged in the end.
-        said: errors that the application was told.
+        outstanding: how many records were not acknowledged at the end.
+        said: errors that librdkafka reported to the application.
     """
 
     produced: list[int]
@@ -60,7 +60,7 @@ class Seen:
 
 
 def produce(spec: Spec, stopping: threading.Event) -> Seen:
-    """Produce at a steady rate until told to stop, and wait for every outstanding acknowledgement."""
+    """Produce at a steady rate until the stop event, and wait for every outstanding acknowledgement."""
     seen = Seen([0] * spec.partitions)
     last_s = [time.monotonic()] * spec.partitions
 
@@ -85,7 +85,7 @@ def produce(spec: Spec, stopping: threading.Event) -> Seen:
     filler = bytes(RECORD_BYTES - HEADER.size)
     began_s, number = time.monotonic(), 0
     while not stopping.is_set():
-        # What a stall held back is not caught up with at once: it is the rate of an application.
+        # The producer does not catch up after a stall: it keeps the rate of an application.
         due = min(int((time.monotonic() - began_s) * spec.rate_per_s), number + spec.rate_per_s // 20)
         while number < due:
             partition = number % spec.partitions
@@ -102,7 +102,7 @@ def produce(spec: Spec, stopping: threading.Event) -> Seen:
 
 
 def main() -> int:
-    """Do what the one argument describes. Returns: the exit code."""
+    """Run the one argument's specification. Returns: the exit code."""
     spec = Spec(**json.loads(sys.argv[1]))
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

@@ -4,9 +4,9 @@
 
 librdkafka drops a connection with requests in flight when Metadata changes the address of its broker id. A
 producer that is not idempotent sends those requests again, whether or not the broker has written them. Here
-some such producers are at work while one member is drained, and taken in again; then the log is read from the
-brokers. A record that is there twice, after a later one, or not at all is counted for the move during which
-it was produced. Exit code 1 where a record was lost or given up; repetitions are what is measured.
+several such producers work while one member is drained, and undrained; then the log is read from the brokers.
+A record that is there twice, after a later record, or not at all is counted for the move during which it was
+produced. Exit code 1: a record was lost or given up. Repetitions are the result, not a failure.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ SETTINGS: Final = MappingProxyType(
         "enable.idempotence": "false",
         "acks": "all",
         "max.in.flight.requests.per.connection": "5",
-        "reconnect.backoff.max.ms": "1000",  # so that each move is the first one again after so long
+        "reconnect.backoff.max.ms": "1000",  # so that after the pause each move is like a first one
     }
 )
 TIMING: Final = MappingProxyType({"rest_after_move_s": 12.0})
 WATCH_S: Final = 10.0
-"""How long a move is watched: longer than a connection may take to leave (`move_timeout_s`)."""
+"""How long a move is watched: longer than a connection may take to move (`move_timeout_s`)."""
 CALM_S: Final = 1.0
 WARM_S: Final = 5.0
 READ_LIMIT_S: Final = 600.0
 SLACK_MS: Final = 500
-"""A record that is in flight at a move may have been produced that long before."""
+"""A record that is in flight at a move may have been produced this long before."""
 
 When = Literal["drain", "return"]
 Row: TypeAlias = tuple[int, int, int, int]
-"""Of the log: producer, partition, sequence, and when it was produced (wall clock, ms)."""
+"""A record of the log: producer, partition, sequence, and when it was produced (wall clock, ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Move:
     Args:
         at_ms: when it began, on the wall clock.
         stall_ms: the longest interval between two acknowledgements of a partition, of any producer.
-        calm_ms: the same in the last seconds, when it is over.
+        calm_ms: the same in the last seconds, when the move is over.
     """
 
     when: When
@@ -91,9 +91,10 @@ class Found:
     """What the log holds.
 
     Args:
-        twice, out_of_order: by the number of the move, -1 for none; records that repeat one before them, and
-            records that first come after a later one of their producer and partition.
-        lost: records that were produced, not given up, and are not there.
+        twice, out_of_order: by the number of the move, -1 for none; records that repeat an earlier record,
+            and
+            records whose first copy follows a later record of their producer and partition.
+        lost: records that were produced and not given up, and are missing.
     """
 
     records: int
@@ -104,7 +105,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that came of it; `load` is the machine's average over a minute, before and after."""
+    """The result of all moves; `load` is the machine's average over a minute, before and after."""
 
     load: tuple[float, float]
     proxies: int
@@ -123,7 +124,7 @@ class Measured:
         return self.lost > 0 or self.given_up > 0
 
     def totals(self) -> dict[str, dict[str, object]]:
-        """Of the drains, and of the returns."""
+        """The totals of the drains, and of the returns."""
         found: dict[str, dict[str, object]] = {}
         for when in ("drain", "return"):
             moves = [each for each in self.moves if each.when == when]
@@ -145,7 +146,7 @@ class Measured:
 
 
 def examine(rows: Iterable[Row], seen: Sequence[Seen], begun_ms: Sequence[int]) -> Found:
-    """Compare the log, each partition in the order of its offsets, with what producers have produced.
+    """Compare the log, each partition in the order of its offsets, with the records of the producers.
 
     Args:
         seen: by the producer's number.
@@ -188,7 +189,7 @@ def longest_ms(seen: Iterable[Seen], since_s: float, until_s: float) -> float:
 
 
 def read_rows(brokers: str, topic: str, partitions: int) -> list[Row]:
-    """The whole log, from the brokers themselves. Raises: BenchError: its end was not reached in time."""
+    """The whole log, from the brokers themselves. Raises: BenchError: the end was not reached in time."""
     reader = Consumer(
         {
             "bootstrap.servers": brokers,
@@ -248,12 +249,12 @@ class Producers:
             )
 
     def check(self) -> None:
-        """Raises: BenchError: one has ended."""
+        """Raises: BenchError: a producer has ended."""
         if any(each.poll() is not None for each in self._processes):
             raise BenchError(f"a producer has ended:\n{tail(self._log)}")
 
     def finish(self) -> list[Seen]:
-        """Let them deliver what is outstanding. Raises: BenchError: one could not."""
+        """Let producers deliver outstanding records. Raises: BenchError: a producer could not."""
         self.check()
         end(self._processes, 2 * FLUSH_LIMIT_S)
         if any(each.returncode for each in self._processes):
@@ -266,7 +267,7 @@ class Producers:
 
 @asynccontextmanager
 async def at_work(running: Stage, count: int, rate_per_s: int, burners: int) -> AsyncIterator[Producers]:
-    """Have producers at work meanwhile, and what else makes the machine busy."""
+    """Run producers, and processes that keep the CPU busy."""
     topic = f"fleet-repeats-{time.time_ns() // 1_000_000}"
     await in_thread(partial(create_topic, running.brokers, topic, REPLICAS, PARTITIONS))
     with ExitStack() as stack:
@@ -288,7 +289,7 @@ async def at_work(running: Stage, count: int, rate_per_s: int, burners: int) -> 
 async def measure(
     running: Stage, drains: int, count: int, rate_per_s: int, burners: int, load: float, view: Lines
 ) -> Measured:
-    """Drain a member and take it in again, some times, under producers; then read the log.
+    """Drain and undrain a member several times while producers work; then read the log.
 
     Raises: FleetError: the producers, or the fleet, break.
     """
@@ -355,14 +356,14 @@ def _await_move(running: Stage, proxy_id: ProxyId) -> None:
 
 
 async def run(options: Options, drains: int, producers: int, rate_per_s: int, burners: int) -> Measured:
-    """Set the stage and measure."""
+    """Start the fleet and measure."""
     load, view = os.getloadavg()[0], Lines()
     async with stage(options, view) as running:
         return await measure(running, drains, producers, rate_per_s, burners, load, view)
 
 
 def show(measured: Measured) -> None:
-    """The figures for people."""
+    """Print the figures as text."""
     for when, total in measured.totals().items():
         stalls = [each.stall_ms for each in measured.moves if each.when == when]
         figures = spread(stalls)
@@ -388,18 +389,22 @@ Examples:
   python -m benchmarks.repeats --proxies 3                  two members give identities back at a time
 """,
 )
-@click.option("--drains", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("--drains", type=click.IntRange(1), default=20, show_default=True, help="Number of drains.")
 @click.option("--proxies", type=click.IntRange(2), default=2, show_default=True, help="Members.")
 @click.option("--producers", type=click.IntRange(1), default=4, show_default=True, help="Producers.")
 @click.option(
-    "--rate", type=click.IntRange(20), default=2000, show_default=True, help="Records per second of each."
+    "--rate",
+    type=click.IntRange(20),
+    default=2000,
+    show_default=True,
+    help="Records per second of each producer.",
 )
 @click.option(
     "--burners", type=click.IntRange(0), default=0, show_default=True, help="Processes that only use CPU."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(drains: int, proxies: int, producers: int, rate: int, burners: int, as_json: bool) -> None:
-    """Drain a member and take it in again under producers that are not idempotent; count repetitions."""
+    """Drain and undrain a member while producers that are not idempotent work; count repetitions."""
     options = Options(proxies=proxies, brokers_count=BROKERS, timing=TIMING)
     try:
         measured = asyncio.run(run(options, drains, producers, rate, burners))

@@ -1,4 +1,4 @@
-"""The figures for people: a table on the terminal, and one in docs/performance.md."""
+"""The figures as text: a table on the terminal, and one in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 BEGIN: Final = "<!-- results: written by `make bench ARGS=--write-docs` -->"
 END: Final = "<!-- end of results -->"
 LINE_EVERY_S: Final = 30.0
-"""Where progress is no line that changes, a line is added so often."""
+"""The interval of progress lines where the output cannot change a line."""
 _GOAL_COLUMNS: Final = ("goal", "at most", "measured", "")
 _COLUMNS: Final = ("workload", "measure", "target", "median", "min … max", "of direct", "of HAProxy")
 
 
 @contextmanager
 def progress(terminal: Console, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Say]:
-    """What is being done: one line that changes where somebody looks on, now and then a line elsewhere."""
+    """Progress: one line that changes on a terminal, elsewhere a line now and then."""
     if terminal.is_terminal:
         with terminal.status("") as status:
             yield status.update
@@ -47,7 +47,7 @@ def progress(terminal: Console, *, clock: Callable[[], float] = time.monotonic) 
 
 
 def rows(found: Sequence[Figure]) -> list[tuple[str, ...]]:
-    """One row of text for each figure; none for a member that is nothing but its proxy."""
+    """One row of text for each figure, without members that consist of their proxy only."""
     return [
         (
             each.workload,
@@ -64,7 +64,7 @@ def rows(found: Sequence[Figure]) -> list[tuple[str, ...]]:
 
 
 def number(value: float) -> str:
-    """Three digits, and thousands apart."""
+    """A number with three digits, and commas between thousands."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -89,7 +89,7 @@ def show(found: Sequence[Figure], console: Console) -> None:
 
 
 def goals(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """One row of text for each goal, those that are missed in bold."""
+    """One row of text for each goal, missed goals in bold."""
     found = {each.goal.what: each for each in verdicts}
     return [_goal_row(goal, found.get(goal.what)) for goal in GOALS]
 
@@ -104,13 +104,13 @@ def _goal_row(goal: Goal, verdict: Verdict | None) -> tuple[str, ...]:
 
 
 def write_docs(found: Sequence[Figure], verdicts: Sequence[Verdict], about: str, page: Path = PAGE) -> None:
-    """Put goals, picture and table between the marks in the page. Raises: BenchError: they are not there."""
+    """Write goals, picture and table between the page's marks. Raises: BenchError: the marks are missing."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise BenchError(f"{page} has no lines {BEGIN} and {END}")
     picture.draw(found, page.with_suffix(".svg"))
-    image = f"![CPU time beside HAProxy's]({page.with_suffix('.svg').name})"
+    image = f"![CPU time compared with HAProxy's]({page.with_suffix('.svg').name})"
     parts = (
         about,
         "",
@@ -129,7 +129,7 @@ def _table(columns: tuple[str, ...], found: Sequence[tuple[str, ...]]) -> Iterat
 
 
 def _processor() -> str:
-    """What kind of processor it is, as Linux says it; nothing where it does not."""
+    """The processor's model, as Linux reports it; empty if Linux does not."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -145,21 +145,22 @@ def about(
     paces_ms: Sequence[float],
     before: Sequence[str] = (),
 ) -> str:
-    """Where and when the figures come from, in two or three sentences without the machine's name.
+    """Where and when the figures were measured, in two or three sentences, without the machine's name.
 
     Args:
-        load_before: the load average before the start: how busy the machine was with something else.
-        paces_ms: what `pace_ms` said before each part, and at the end.
-        before: workloads that were measured in a run before this.
+        load_before: the load average before the start: how busy the machine was with other work.
+        paces_ms: the results of `pace_ms` before each part, and at the end.
+        before: workloads that were measured in an earlier run.
     """
     machine = f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} VM{_processor()}"
     system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
-    beside = f", HAProxy {haproxy_version}" if haproxy_version else ""
+    haproxy_text = f", HAProxy {haproxy_version}" if haproxy_version else ""
     day = time.strftime("%Y-%m-%d", time.gmtime())
     return (
         f"{day}, a {machine} that also runs the three brokers and the clients, "
-        f"{system}{beside}, {rounds} interleaved rounds, load average {load_before:.1f} before the start. "
-        f"A million additions in Python took it {min(paces_ms):.0f} to {max(paces_ms):.0f} ms "
-        "before the parts of this and after the last."
-        + (f" What is here of {', '.join(before)} was measured in a run before." if before else "")
+        f"{system}{haproxy_text}, {rounds} interleaved rounds, "
+        f"load average {load_before:.1f} before the start. "
+        f"A million additions in Python took {min(paces_ms):.0f} to {max(paces_ms):.0f} ms "
+        "before the parts of this run and after the last."
+        + (f" The figures of {', '.join(before)} are from an earlier run." if before else "")
     )

@@ -1,4 +1,4 @@
-"""From what single runs measured to medians, spreads and ratios."""
+"""Medians, spreads and ratios of what single runs measured."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DIRECT: Final = "direct"
 HAPROXY: Final = "haproxy"
 FLEET: Final = "fleet"
 FLEET_OF_TWO: Final = "fleet-2"
-"""With two workers."""
+"""A fleet whose member has two workers."""
 FLEET_PURE: Final = "fleet-pure"
-"""In pure Python; the others are compiled, as the container is, where there is a C compiler."""
+"""A fleet in pure Python; the others are compiled, as in the container, if there is a C compiler."""
 _GB: Final = 1e9
 Rounds: TypeAlias = Mapping[int, float]
 """A value for each round."""
 Values: TypeAlias = Mapping[tuple[str, str, str], Rounds]
-"""By workload, measure and target."""
+"""Values by workload, measure and target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Sample:
     """One value of one target.
 
     Args:
-        round: which of the runs, of which a round has one or more; targets are compared within each.
+        round: the number of the run; a round has one or more runs, and targets are compared within each run.
     """
 
     workload: str
@@ -44,7 +44,7 @@ class Figure:
 
     Args:
         value: the median; least, most: the spread.
-        to_direct, to_haproxy: the median of the ratios within each round, where the other one was measured.
+        to_direct, to_haproxy: the median of the ratios within each round, if the other target was measured.
     """
 
     workload: str
@@ -71,11 +71,11 @@ class FigureDocument(TypedDict):
 def measures(
     workload: str, measured: Measured, proxy_cpu_s: float | None, member_cpu_s: float | None
 ) -> dict[str, float]:
-    """What one run says, by the name of the measure; the units are in the names.
+    """The measures of one run, by name; the units are in the names.
 
     Args:
-        proxy_cpu_s: of the processes that bytes pass through; None where there are none.
-        member_cpu_s: of these and all that belong to them.
+        proxy_cpu_s: of the processes that bytes pass through; None if there are none.
+        member_cpu_s: of these and all others of the member.
     """
     found: dict[str, float] = {}
     if measured.p50_us is not None and measured.p99_us is not None:
@@ -86,7 +86,7 @@ def measures(
     else:
         rate, unit, scale = {"requests_per_s": measured.requests / measured.elapsed_s}, "us_per_request", 1e6
         amount = float(measured.requests)
-    if workload == "sparse":  # it waits most of the time, whoever is in between
+    if workload == "sparse":  # the client mostly waits, with every target
         rate, unit = {}, "us_per_record"
     if proxy_cpu_s is not None:
         found[f"cpu_{unit}"] = scale * proxy_cpu_s / amount
@@ -96,7 +96,7 @@ def measures(
 
 
 def by_measure(samples: Sequence[Sample]) -> Values:
-    """The values of all samples, in the order in which they came."""
+    """The values of all samples, in the order of their measures and targets."""
     values: dict[tuple[str, str, str], dict[int, float]] = {}
     for each in samples:
         values.setdefault((each.workload, each.measure, each.target), {})[each.round] = each.value
@@ -104,10 +104,10 @@ def by_measure(samples: Sequence[Sample]) -> Values:
 
 
 def figures(samples: Sequence[Sample]) -> list[Figure]:
-    """The figures of all samples, in the order in which their measures and targets first came."""
+    """The figures of all samples, in the order in which their measures and targets first appear."""
     values = by_measure(samples)
     ranks = {name: rank for rank, name in enumerate(dict.fromkeys((s.workload, s.measure) for s in samples))}
-    # Sorting is stable: within a measure, targets stay in the order in which they came.
+    # Sorting is stable: within a measure, targets keep the order in which they appeared.
     return [
         Figure(
             workload,
@@ -126,7 +126,7 @@ def figures(samples: Sequence[Sample]) -> list[Figure]:
 def ratio(mine: Rounds, other: Rounds | None) -> float | None:
     """The median of the ratios of rounds in which both were measured.
 
-    A round's own ratio, because what else the machine does in that round weighs on both alike.
+    Each ratio is of one round, because other work of the machine affects both alike in one round.
     """
     if other is None:
         return None
@@ -158,4 +158,4 @@ def _optional(value: float | None) -> float | None:
 
 
 Say = Callable[[str], None]
-"""Takes one line for whoever watches."""
+"""Takes one line of progress."""

@@ -1,4 +1,4 @@
-"""Samples, and a file that has each as soon as it is there: what fails after an hour takes none with it."""
+"""Samples, and a file that gets each sample at once: a failure after an hour loses none of them."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from benchmarks.results import Sample
 _SAMPLE = TypeAdapter(Sample)
 
 
-class Kept:
-    """What was measured, in a file with a JSON object in each line, if there is to be one.
+class SampleStore:
+    """The samples of a run, and a file with a JSON object in each line, if there is a file.
 
     Args:
-        path: of the file; it is made, or what it holds of other workloads is taken along, and what it was
-            stays beside it as `….before`.
-        anew: the workloads that are measured now.
-    Raises: BenchError: it holds something else, or cannot be read or written.
+        path: the file. A new file is made; an existing one keeps its samples of other workloads, and a copy
+            of its old content is kept next to it as `….before`.
+        measured_now: the workloads that are measured in this run.
+    Raises: BenchError: the file holds something else, or cannot be read or written.
     """
 
-    def __init__(self, path: Path | None, anew: Collection[str]) -> None:
+    def __init__(self, path: Path | None, measured_now: Collection[str]) -> None:
         self._path = path
-        self.samples = [sample for sample in _read(path) if sample.workload not in anew] if path else []
+        self.samples = (
+            [sample for sample in _read(path) if sample.workload not in measured_now] if path else []
+        )
         self.before = tuple(dict.fromkeys(sample.workload for sample in self.samples))
-        """The workloads that were measured in a run before this."""
+        """The workloads that were measured in an earlier run."""
         self._copy()
         self._write("w", b"".join(map(_line, self.samples)))
 
     def add(self, sample: Sample) -> None:
-        """Raises: BenchError: the file cannot be written."""
+        """Add a sample. Raises: BenchError: the file cannot be written."""
         self.samples.append(sample)
         self._write("a", _line(sample))
 
     def _copy(self) -> None:
         if self._path is None or not self._path.exists():
             return
-        beside = self._path.with_name(f"{self._path.name}.before")
+        backup = self._path.with_name(f"{self._path.name}.before")
         try:
-            shutil.copy(self._path, beside)
+            shutil.copy(self._path, backup)
         except OSError as error:
-            raise BenchError(f"{beside}: {error.strerror}") from error
+            raise BenchError(f"{backup}: {error.strerror}") from error
 
     def _write(self, mode: str, data: bytes) -> None:
         if self._path is None:
@@ -69,4 +71,4 @@ def _read(path: Path) -> Iterator[Sample]:
         try:
             yield _SAMPLE.validate_json(line)
         except ValidationError as error:
-            raise BenchError(f"{path}, line {number}: no sample of a benchmark: {line[:80]!r}") from error
+            raise BenchError(f"{path}, line {number}: not a sample of a benchmark: {line[:80]!r}") from error

@@ -1,10 +1,10 @@
-"""Brokers that are not there: one process that answers for all of them, out of memory.
+"""Scripted brokers: one process that answers for all of them, from memory.
 
     python -m benchmarks.scripted PORT BROKERS PARTITIONS [CERTIFICATE]
 
-Broker N is at `host_of(N)`, and one topic has all the partitions. It knows ApiVersions and Metadata,
-in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12), acknowledges
-what `frames.produce` sends, and has nothing for Fetch. With a certificate (PEM, with its key) it speaks TLS.
+Broker N is at `host_of(N)`, and one topic has all the partitions. The process knows ApiVersions and Metadata,
+in the versions of a fleet (0 and 5) and of the clients in `storm.py` (12). It acknowledges the requests of
+`frames.produce`, and has no records for Fetch. With a certificate (PEM, with its key) it speaks TLS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fleet.proxy.wire.api_versions import API_VERSIONS
 from fleet.proxy.wire.primitives import skip_tags
 
 VERSION, OLD_VERSION = 12, 5
-"""Of Metadata: what clients ask for, and what the fleet does."""
+"""Versions of Metadata: the clients' and the fleet's."""
 _BACKLOG: Final = 4096
 
 
@@ -39,14 +39,14 @@ def host_of(broker_id: int) -> str:
     return f"127.1.{broker_id >> 8}.{broker_id & 255}"
 
 
-class Answers:
-    """What brokers say.
+class ScriptedResponses:
+    """The brokers' responses.
 
-    Args: port: of each.
+    Args: port: of each broker.
     """
 
     def __init__(self, port: int, brokers: int, partitions: int) -> None:
-        # Without the length and the correlation id, which is each answer's own.
+        # Without the length and the correlation id, which differ between responses.
         self._everything = response(brokers, partitions, host_of, port)[8:]
         self._brokers = response(brokers, 0, host_of, port)[8:]
         self._old = _encode(_metadata_v5(port, brokers))
@@ -55,7 +55,7 @@ class Answers:
         self._nothing_fetched = nothing_fetched()[8:]
 
     def to(self, request: bytes) -> tuple[bytes, bytes]:
-        """The answer to a whole frame, in two parts: the length and the correlation id, and the rest."""
+        """The response to a whole frame, in two parts: length and correlation id, and the rest."""
         key, version, correlation_id, client_id_bytes = struct.unpack_from(">hhih", request, 4)
         if key == API_VERSIONS:
             body = self._api_versions
@@ -96,10 +96,10 @@ def _metadata_v5(port: int, brokers: int) -> Any:
     )
 
 
-class _Asked(asyncio.Protocol):
+class _BrokerConnection(asyncio.Protocol):
     """One connection to any of the brokers."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: ScriptedResponses) -> None:
         self._answers = answers
         self._kept = b""
 
@@ -115,7 +115,7 @@ class _Asked(asyncio.Protocol):
 
 async def serve(port: int, brokers: int, partitions: int, certificate: str | None = None) -> None:
     """Answer until killed."""
-    made = partial(_Asked, Answers(port, brokers, partitions))
+    made = partial(_BrokerConnection, ScriptedResponses(port, brokers, partitions))
     context = None
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

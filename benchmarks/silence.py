@@ -1,11 +1,11 @@
-"""What clients do on a connection to a member that is silent: stops one in the middle of their work.
+"""What clients do on a connection to a silent member: stops a member while clients work.
 
     python -m benchmarks.silence --rounds 3 --json
 
-The survivors advertise its identities within a second or two, but nothing tells a client that its connection
-is dead: it stays with it until a time-out of its own. For each client, with its defaults and with shorter
-time-outs: the longest interval without an acknowledgement on any partition, and without a record of its group
-arriving. Exit code 1 where the audit failed, or a client did not come back in time.
+The survivors advertise its identities within a second or two, but a client does not learn that its connection
+is dead: it stays with the connection until a time-out of its own. For each client, with its defaults and with
+shorter time-outs: the longest interval without an acknowledgement on any partition, and the longest interval
+in which no record of its group arrives. Exit code 1: the audit failed, or a client did not come back in time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, stalls_ms
+from benchmarks.clients import Kind, await_flow, client_option, finish_and_audit, running_clients, stalls_ms
 from benchmarks.takeover import Figures, spread
 from fleet.core.errors import FleetError
 from fleet.drills.demo.run import Options, Stage, stage
@@ -44,14 +44,14 @@ CLIENTS: Final = MappingProxyType[str, Kind](
     }
 )
 RETURN_LIMIT_S: Final = 180.0
-"""For a client to find its way around a silent member, at the defaults of all of them."""
-_BEGUN_S = 1.0
-"""After the member was stopped: what comes then was not on its way before."""
+"""The time in which a client has to leave a silent member, with the defaults of every client."""
+_SETTLE_S = 1.0
+"""A record that arrives this long after the stop was not in flight at the stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """One member that was stopped; milliseconds by client and group, up to the time when all were served."""
+    """One stopped member; milliseconds by client and group, until all were served again."""
 
     proxy_id: str
     stalls_ms: dict[str, float]
@@ -59,7 +59,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that came of it; `load` is the machine's average over a minute, before anything was started."""
+    """The result of all rounds; `load` is the machine's average over a minute, before the start."""
 
     load: float
     silences: tuple[Silence, ...]
@@ -80,18 +80,18 @@ class Measured:
 
 
 async def measure(running: Stage, rounds: int, names: Sequence[str], load: float, view: Lines) -> Measured:
-    """Stop members in turn while clients are at work, and audit what came through.
+    """Stop members in turn while clients work, and audit all records.
 
-    Raises: DemoError: a client does not come back, or the fleet does not.
+    Raises: DemoError: a client, or the fleet, does not come back.
     """
     silences = []
-    async with at_work(running, "silence", {name: CLIENTS[name] for name in names}) as clients:
+    async with running_clients(running, "silence", {name: CLIENTS[name] for name in names}) as clients:
         for number in range(rounds):
             victim = running.fleet.members[number % len(running.fleet.members)]
             silences.append(await _silence(running, victim, clients))
             found = silences[-1].stalls_ms
             view.say(f"{number + 1} of {rounds}: {victim}; " + ", ".join(map(_line, found.items())))
-        audits = await finish(running, clients)
+        audits = await finish_and_audit(running, clients)
     return Measured(load, tuple(silences), audits)
 
 
@@ -99,7 +99,7 @@ async def _silence(running: Stage, victim: str, clients: Mapping[str, Client]) -
     fleet = running.fleet
     since_s = await in_thread(lambda: fleet.freeze(victim))
     try:
-        await asyncio.sleep(_BEGUN_S)
+        await asyncio.sleep(_SETTLE_S)
         await await_flow(clients, RETURN_LIMIT_S)
         until_s = time.monotonic()
     finally:
@@ -116,7 +116,7 @@ def _line(stall: tuple[str, float]) -> str:
 
 
 def show(measured: Measured, console: Console) -> None:
-    """The figures for people."""
+    """Print the figures as a table."""
     console.print(f"load average {measured.load:.1f} before the start")
     table = Table(title=f"{len(measured.silences)} members stopped: longest stall of a partition")
     for column in ("client", "median", "worst"):
@@ -127,15 +127,15 @@ def show(measured: Measured, console: Console) -> None:
 
 
 async def run(rounds: int, names: Sequence[str]) -> Measured:
-    """Set the stage and measure."""
+    """Start the fleet and measure."""
     load, view = os.getloadavg()[0], Lines()
     async with stage(Options(), view) as running:
         return await measure(running, rounds, names, load, view)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="How many.")
-@choice_of(CLIENTS)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Number of stops.")
+@client_option(CLIENTS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(rounds: int, names: tuple[str, ...], as_json: bool) -> None:
     """Stop members in turn, and measure how long clients stay with them."""

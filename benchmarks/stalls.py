@@ -1,7 +1,7 @@
-"""How long clients wait that are not librdkafka when members are killed: the Java client and aiokafka.
+"""How long the Java client and aiokafka wait when members are killed.
 
-A part of `benchmarks.takeover`, on a stage of its own. There are the stalls alone: Kafka's Java tool does not
-tell when its producer was given a record, and what these clients ask for nobody counts.
+A part of `benchmarks.takeover`, with a fleet of its own. It measures stalls only: Kafka's Java tool does not
+report when its producer got a record, and these clients' Metadata requests are not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
+from benchmarks.clients import Kind, await_flow, finish_and_audit, running_clients, stalls_ms
 from benchmarks.control import followers
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, ProxyId
@@ -29,8 +29,8 @@ CLIENTS: Final = MappingProxyType[str, Kind](
     {"java": Kind("java", "default"), "aiokafka": Kind("aiokafka", "default")}
 )
 MEASURES: Final = ("producer_stall_ms", "consumer_stall_ms")
-SOON: Final = MappingProxyType({"steady_after_s": 0.1, "rest_after_move_s": 0.2})
-"""A member that is back is given its identities again at once, or each kill would take ten seconds more.
+FAST_RETURN_TIMING: Final = MappingProxyType({"steady_after_s": 0.1, "rest_after_move_s": 0.2})
+"""A member that is back gets its identities again at once; else each kill would take ten seconds more.
 
 The rest that is left out is for librdkafka, whose back-off remembers the last ten seconds (ADR 15).
 """
@@ -43,8 +43,8 @@ class Stall:
     """What one kill cost one client.
 
     Args:
-        producer_stall_ms, consumer_stall_ms: the longest interval without an acknowledgement, or a record of
-            its group, on any one partition.
+        producer_stall_ms, consumer_stall_ms: the longest interval without an acknowledgement, or without a
+            record of its group, on any one partition.
     """
 
     killed: ProxyId
@@ -59,40 +59,40 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all kills came to for one client."""
+    """The results of all kills for one client."""
 
     audit: Audit
     stalls: tuple[Stall, ...]
 
 
 async def run(options: Options, names: Sequence[str], rate_per_s: int) -> dict[str, Outcome]:
-    """Set the stage, and kill members while clients are at work, all at the same time.
+    """Start the fleet, and kill members while all clients work at the same time.
 
     Args:   names: of `CLIENTS`.
-            rate_per_s: records per second that each of them produces.
-    Raises: DemoError: a client breaks, nobody takes over, or a killed member does not come back before the
+            rate_per_s: records per second that each client produces.
+    Raises: DemoError: a client breaks, no member takes over, or a killed member does not come back before the
             next kill.
     """
     view = Lines()
-    async with stage(replace(options, timing=SOON), view) as running:
+    async with stage(replace(options, timing=FAST_RETURN_TIMING), view) as running:
         return await measure(running, options.kills, names, rate_per_s, view)
 
 
 async def measure(
     running: Stage, wishes: Sequence[str], names: Sequence[str], rate_per_s: int, view: View
 ) -> dict[str, Outcome]:
-    """Kill members one after the other, and audit what came through. Raises: DemoError: see `run`."""
+    """Kill members one after the other, and audit all records. Raises: DemoError: see `run`."""
     kinds, kills = {name: CLIENTS[name] for name in names}, []
-    async with at_work(running, "takeover", kinds, rate_per_s) as clients:
+    async with running_clients(running, "takeover", kinds, rate_per_s) as clients:
         for number, wish in enumerate(wishes, 1):
             kills.append(await _kill(running, clients, wish))
             view.say(f"{number} of {len(wishes)}: {line(kills[-1])}")
-        audits = await finish(running, clients)
+        audits = await finish_and_audit(running, clients)
     return {name: Outcome(audit, tuple(each[name] for each in kills)) for name, audit in audits.items()}
 
 
 async def _kill(running: Stage, clients: Mapping[str, Client], wish: str) -> dict[str, Stall]:
-    """Bring back whoever was killed before, kill a member, and watch. Returns: what it cost, by client."""
+    """Bring back members that were killed before, kill a member, and watch. Returns: its cost, by client."""
     fleet, broker_ids = running.fleet, running.broker_ids
     back = set(fleet.members) - set(fleet.running)
     for each in back:
@@ -114,8 +114,8 @@ async def _kill(running: Stage, clients: Mapping[str, Client], wish: str) -> dic
 def choose(fleet: LocalFleet, broker_ids: frozenset[BrokerId], wish: str, back: Set[ProxyId]) -> ProxyId:
     """The "leader", or a "follower" that owns something.
 
-    Args:   back: who has just come back: not them, where there is a choice, for clients have hardly met them.
-    Raises: DemoError: there is none.
+    Args:   back: members that have just come back. The choice avoids them, because few clients use them yet.
+    Raises: DemoError: there is no such member.
     """
     fleet.wait_until(lambda: fleet.leader() is not None, "a member leads")
     leader = fleet.leader()

@@ -1,9 +1,9 @@
-"""Storms: a thousand clients ask for all Metadata at once, as after a takeover; the brokers are scripted.
+"""Storms: a thousand clients request all Metadata at once, as after a takeover; the brokers are scripted.
 
     python -m benchmarks.storm HOST:PORT CLIENTS [AUTHORITY]      the clients, as the benchmark starts them
 
-They connect and ask for the brokers alone, print `ready`, wait for a line, ask for everything, and print how
-many seconds later the last of them had all of its answer.
+The clients connect and request the brokers only, print `ready`, wait for a line, and request everything. Then
+they print how many seconds later the last client had its whole response.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, Final, TypeAlias, cast
 
 import uvloop
 
-from benchmarks.cluster import Seal, Target, in_turns, of_fleet, one_member
-from benchmarks.connections import allow_files
+from benchmarks.cluster import Target, TlsFiles, fleet_target, rotate_targets, single_member_fleet
+from benchmarks.connections import raise_file_limit
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
-from benchmarks.metadata_client import ROOT, await_answer, check, client, trusting
-from benchmarks.peers import Peer, PeerLine, Places
+from benchmarks.metadata_client import ROOT, await_answer, check, client, client_context
+from benchmarks.peers import Peer, PeerLine, PeerPlaces
 from benchmarks.results import DIRECT, FLEET, Sample
 from benchmarks.scripted import host_of
 from fleet.config.schema import parse_endpoint
@@ -36,9 +36,9 @@ from fleet.proxy.wire.metadata import metadata_request
 
 CLIENTS: Final = 1_000
 Case: TypeAlias = tuple[int, int]
-"""Brokers and partitions."""
+"""Numbers of brokers and of partitions."""
 RUNS: Final[Mapping[Case, int]] = MappingProxyType({(3, 10): 4, (100, 10_000): 4, (1_000, 100_000): 2})
-"""The cases, and how many times each comes in a round."""
+"""The cases, and how often each is measured in a round."""
 _AT_ONCE: Final = 64
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
@@ -51,43 +51,43 @@ def samples(
     *,
     clients: int = CLIENTS,
     runs: Mapping[Case, int] = RUNS,
-    seal: Seal | None = None,
+    tls_files: TlsFiles | None = None,
 ) -> Iterator[Sample]:
-    """Each case with each target; measures end with the brokers and partitions.
+    """Measure each case with each target; names of measures end with the brokers and partitions.
 
     Args:
-        names: of the targets: `direct`, `fleet`, and of peers those that forward bytes, and are started here:
-            who rewrites would have to know the brokers first. Others are left out.
+        names: of the targets: `direct`, `fleet`, and the peers that forward bytes and have a command. A peer
+            that rewrites responses would have to know the brokers first. Other targets are left out.
         lines: the peers.
-        runs: of each case, how many turns a round has.
-        seal: TLS; its certificate is for all brokers of the cases, too, where they are to speak it.
+        runs: how many turns a round has, for each case.
+        tls_files: TLS; its certificate is also for all brokers of the cases, if they speak TLS.
     Raises: BenchError: a client was not answered, or a proxy ended. DemoError: the fleet does not come up.
     """
-    allow_files()
+    raise_file_limit()
     for (brokers, partitions), times in runs.items():
         with (
             tempfile.TemporaryDirectory(prefix="fleet-storm-") as folder,
-            staged(Path(folder), brokers, partitions, names, lines, seal) as targets,
+            staged(Path(folder), brokers, partitions, names, lines, tls_files) as targets,
         ):
-            for turn, target in in_turns(targets, rounds * times):
+            for turn, target in rotate_targets(targets, rounds * times):
                 for measure, value in storm(target, clients).items():
                     name = f"storm_{measure}_{brokers}x{partitions}"
                     yield Sample("metadata", name, target.name, turn, value)
 
 
 def storm(target: Target, clients: int) -> dict[str, float]:
-    """One storm. Returns: its measures; of proxies their CPU time and the most memory that they had."""
+    """Measure one storm. Returns: its measures; of proxies the CPU time and the peak of memory."""
     server = target.bootstrap_servers.split(",")[0]
     what = f"a storm of {clients:,} clients"
     authority = [target.security["ssl.ca.location"]] if target.security else []
     arguments = (server, str(clients), *authority)
-    with client("benchmarks.storm", *arguments, what=what, target=target.name) as go:
+    with client("benchmarks.storm", *arguments, what=what, target=target.name) as start_work:
         proxies = target.proxies()
         for pid in proxies:
-            # The peak begins anew. Source: proc_pid_clear_refs(5)
+            # Reset the peak. Source: proc_pid_clear_refs(5)
             Path(f"/proc/{pid}/clear_refs").write_text("5")
         before_s = cpu_s(proxies)
-        line = go()
+        line = start_work()
         used_s = cpu_s(proxies) - before_s
     found = {"ms": 1000 * float(line)}
     if proxies:
@@ -109,34 +109,34 @@ def staged(
     partitions: int,
     names: Collection[str],
     lines: Mapping[str, PeerLine],
-    seal: Seal | None = None,
+    tls_files: TlsFiles | None = None,
 ) -> Iterator[Sequence[Target]]:
-    """The scripted brokers, and in front of them, as they are named, peers that forward, and one member.
+    """The scripted brokers, and in front of them the named targets: peers that forward, and one member.
 
-    Clients are at the brokers, too, unless those are to speak no TLS and clients are.
+    `direct` is left out if clients speak TLS and the brokers do not.
     """
     raced = {name: line for name, line in lines.items() if name in names and line.forwards and line.start}
     scripted, *ports = free_ports(1 + 3 * len(raced))
     known = range(1, brokers + 1)
     with ExitStack() as running:
         arguments = ["-m", "benchmarks.scripted", str(scripted), str(brokers), str(partitions)]
-        security = seal.security if seal else {}
-        if seal and seal.to_brokers:
-            arguments.append(str(seal.certificate))
+        security = tls_files.security if tls_files else {}
+        if tls_files and tls_files.to_brokers:
+            arguments.append(str(tls_files.certificate))
         process = spawn([sys.executable, *arguments], folder / "brokers.log", cwd=ROOT)
         running.callback(end, [process], 0.0)
         there = Endpoint(host_of(1), scripted)
-        straight = seal is None or seal.to_brokers
-        await_answer(there, trusting(security) if straight else None)
+        straight = tls_files is None or tls_files.to_brokers
+        await_answer(there, client_context(security) if straight else None)
         targets = [Target(DIRECT, str(there), security=security)] if straight and DIRECT in names else []
         for number, (name, line) in enumerate(raced.items()):
             free = ports[3 * number : 3 * number + 3]
-            targets.append(_peer(running, name, line, folder / name, there, free, seal))
+            targets.append(_peer(running, name, line, folder / name, there, free, tls_files))
         if FLEET in names:
-            options: Mapping[str, Any] = seal.of_fleet if seal else {}
+            options: Mapping[str, Any] = tls_files.fleet_settings if tls_files else {}
             space = IdentitySpace(first_id=1, count=brokers)
-            member = one_member(folder / FLEET, FLEET, [there], identities=space, **options)
-            targets.append(of_fleet(running.enter_context(member), FLEET, security, known))
+            member = single_member_fleet(folder / FLEET, FLEET, [there], identities=space, **options)
+            targets.append(fleet_target(running.enter_context(member), FLEET, security, known))
         yield targets
 
 
@@ -147,15 +147,15 @@ def _peer(
     folder: Path,
     there: Endpoint,
     ports: Sequence[int],
-    seal: Seal | None,
+    tls_files: TlsFiles | None,
 ) -> Target:
     listens = {known: Endpoint("127.0.0.1", port) for known, port in enumerate(ports, 1)}
-    security = seal.security if seal else {}
-    places = Places(listens, dict.fromkeys(listens, there), folder, seal.files if seal else {})
+    security = tls_files.security if tls_files else {}
+    places = PeerPlaces(listens, dict.fromkeys(listens, there), folder, tls_files.files if tls_files else {})
     peer = Peer(name, line, places)
     running.callback(peer.stop)
     peer.start()
-    await_answer(listens[1], trusting(security))
+    await_answer(listens[1], client_context(security))
     return Target(name, peer.bootstrap_servers, peer.pids, peer.pids, security)
 
 
@@ -163,7 +163,7 @@ def _peer(
 
 
 class _Client(asyncio.Protocol):
-    """Counts what it is sent, and keeps none of it but the length and the correlation id."""
+    """Counts the bytes that it receives, and keeps only the length and the correlation id."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -171,13 +171,13 @@ class _Client(asyncio.Protocol):
         self._head, self._received = b"", 0
 
     async def ask(self, frame: bytes) -> None:
-        """Raises: BenchError: the connection is closed instead, or another question is answered."""
+        """Raises: BenchError: the connection is closed, or the response belongs to another request."""
         self._answered = asyncio.get_running_loop().create_future()
         self._head, self._received = b"", 0
         self.transport.write(frame)
         await self._answered
         if self._head[4:] != frame[8:12]:
-            raise BenchError("an answer to another question")
+            raise BenchError("a response to another request")
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
@@ -189,12 +189,12 @@ class _Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(BenchError(f"a client is hung up on: {exc}"))
+            self._answered.set_exception(BenchError(f"the server closed a client's connection: {exc}"))
 
 
 async def clients(endpoint: Endpoint, count: int, authority: str | None = None) -> None:
-    """All of it; prints. ``authority``: for TLS, the file with who has issued the certificate."""
-    context = trusting({} if authority is None else {"ssl.ca.location": authority})
+    """Run all clients, and print. ``authority``: for TLS, the file of the certificate's authority."""
+    context = client_context({} if authority is None else {"ssl.ca.location": authority})
     loop = asyncio.get_running_loop()
     made: list[_Client] = []
     async with asyncio.timeout(_LIMIT_S):
@@ -213,5 +213,5 @@ async def clients(endpoint: Endpoint, count: int, authority: str | None = None) 
 
 
 if __name__ == "__main__":
-    allow_files()
+    raise_file_limit()
     uvloop.run(clients(parse_endpoint(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

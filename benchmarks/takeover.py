@@ -2,12 +2,11 @@
 
     python -m benchmarks.takeover --kills 20 --client recommended --json
 
-It is the demo, and what it measures, with three measures more: how long a record was under way at most, from
-`produce()` to its delivery report, how many Metadata requests one client made, and how many of the answers
-still had an address of the member that was killed. That is librdkafka, with its defaults or the recommended
-settings; of the Java client and of aiokafka there are the stalls alone (`benchmarks.stalls`). Exit code 1
-where a takeover or the audit failed; that a goal was missed is said, and only `--strict` makes a failure of
-it, because a goal is for a quiet machine.
+The benchmark runs the demo, and adds three measures: the longest time from a record's `produce()` to its
+delivery report, the Metadata requests of one client, and how many of the responses still had an address of
+the killed member. These are for librdkafka, with its defaults or the recommended settings; for the Java
+client and aiokafka there are stalls only (`benchmarks.stalls`). Exit code 1: a takeover or the audit failed.
+A missed goal is printed; only `--strict` makes it a failure, because a goal is for a quiet machine.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rich.table import Table
 from benchmarks import stalls
 from benchmarks.clients import RATE_PER_S as OTHERS_RATE_PER_S
 from benchmarks.errors import BenchError
-from benchmarks.metadata_requests import Refreshes
+from benchmarks.metadata_requests import MetadataRequestCounter
 from benchmarks.results import FLEET, Sample
 from benchmarks.stalls import Stall
 from fleet.core.errors import FleetError
@@ -56,7 +55,7 @@ from fleet.drills.workload.waiting import background_tasks, in_thread
 
 Key: TypeAlias = tuple[int, Record]
 Kills: TypeAlias = "Sequence[Kill | Stall]"
-"""Under librdkafka, or under another client."""
+"""Kills under librdkafka, or under another client."""
 
 MEASURES: Final = (
     "detected_ms",
@@ -75,7 +74,7 @@ RATE_PER_S: Final = 1200
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure must not exceed on a quiet machine."""
+    """The most that a figure may be on a quiet machine."""
 
     measure: str
     figure: str
@@ -92,7 +91,7 @@ def _goals(delivery_ms: float) -> tuple[Goal, ...]:
 
 
 SETTINGS: Final[tuple[ClientSettings, ...]] = get_args(ClientSettings)
-"""Of librdkafka."""
+"""Names of librdkafka's settings."""
 GOALS: Final[dict[str, tuple[Goal, ...]]] = {
     "default": _goals(600.0),
     "recommended": _goals(150.0),
@@ -105,10 +104,11 @@ class Kill:
     """One kill.
 
     Args:
-        delivery_ms: the longest that any record was under way, of those that arrived, or were still to
-            arrive, while the kill was watched.
-        metadata_requests: those of one client meanwhile.
-        stale_answers: how many of the answers that it got had an address of the member that was killed.
+        delivery_ms: the longest time to delivery of any record that arrived, or was still to arrive, while
+            the
+            kill was watched.
+        metadata_requests: of one client during this time.
+        stale_answers: how many of its responses had an address of the killed member.
     """
 
     round: Round
@@ -131,14 +131,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One measure over all kills; None where it never came about."""
+    """One measure over all kills; None if a kill has no value."""
 
     median: float | None
     worst: float | None
 
 
 class Deliveries:
-    """How long records are under way from `produce()` to their delivery reports."""
+    """How long records take from `produce()` to their delivery reports."""
 
     def __init__(self, workload: Workload) -> None:
         self._productions = workload.productions()
@@ -147,9 +147,10 @@ class Deliveries:
         self._unmatched: list[Event] = []
 
     def longest_ms(self, since_s: float, until_s: float) -> float:
-        """The longest of those that ended in a window, or have not ended with it."""
+        """The longest time of records that arrived in a window, or were in flight at its end."""
         acknowledged = [*self._unmatched, *self._acknowledgements.read()]
-        # Read after the acknowledgements, so that a record is mostly there when its acknowledgement is.
+        # Read productions after acknowledgements, so that a record is mostly known before its
+        # acknowledgement.
         for event in self._productions.read():
             self._under_way[event.partition, event.record] = event.at_s
         self._unmatched = []
@@ -167,7 +168,7 @@ class Deliveries:
 async def measure(
     running: Stage, options: Options, rate_per_s: int, view: Lines
 ) -> tuple[Audit, tuple[Kill, ...]]:
-    """Run clients through a fleet, kill members one after the other, and audit what came through.
+    """Run clients through a fleet, kill members one after the other, and audit all records.
 
     Raises: DemoError: the clients break, or a killed member does not come back.
     """
@@ -187,7 +188,7 @@ async def measure(
             client=options.client,
         )
     )
-    refreshes = Refreshes(fleet.bootstrap(), counted, PARTITIONS, options.client)
+    refreshes = MetadataRequestCounter(fleet.bootstrap(), counted, PARTITIONS, options.client)
     prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
     rounds, deliveries = Rounds(fleet, running.broker_ids, workload, prober), Deliveries(workload)
     kills: list[Kill] = []
@@ -217,7 +218,7 @@ async def measure(
 
 
 async def _kill(
-    fleet: LocalFleet, rounds: Rounds, deliveries: Deliveries, refreshes: Refreshes, wish: str
+    fleet: LocalFleet, rounds: Rounds, deliveries: Deliveries, refreshes: MetadataRequestCounter, wish: str
 ) -> Kill:
     victim, was_leader = await rounds.aim(wish)
     since_s, requests, answers = time.monotonic(), refreshes.requests, len(refreshes.answers)
@@ -234,12 +235,12 @@ def measures_of(client: str) -> Sequence[str]:
 
 
 def figures(kills: Kills, measures: Sequence[str] = MEASURES) -> dict[str, Figures]:
-    """The median and the worst of each measure; None where a kill has none, or there was no kill."""
+    """The median and the worst of each measure; None if a kill has no value, or there was no kill."""
     return {each: spread([kill.value(each) for kill in kills]) for each in measures}
 
 
 def spread(values: Sequence[float | None]) -> Figures:
-    """The median and the worst; None where a value is missing, or there is none."""
+    """The median and the worst; None if a value is missing, or there is none."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return Figures(median=None, worst=None)
@@ -247,15 +248,15 @@ def spread(values: Sequence[float | None]) -> Figures:
 
 
 def missed(found: dict[str, Figures], goals: Sequence[Goal]) -> list[str]:
-    """The goals that were not reached, in sentences."""
-    said = []
+    """The goals that were missed, in sentences."""
+    sentences = []
     for goal in goals:
         value: float | None = getattr(found[goal.measure], goal.figure)
         if value is None or value > goal.limit_ms:
-            said.append(
-                f"{goal.measure}: {goal.figure} {milliseconds(value)}, wanted {milliseconds(goal.limit_ms)}"
+            sentences.append(
+                f"{goal.measure}: {goal.figure} {milliseconds(value)}, goal {milliseconds(goal.limit_ms)}"
             )
-    return said
+    return sentences
 
 
 def document(client: str, verdict: Audit, kills: Kills) -> dict[str, object]:
@@ -283,7 +284,7 @@ def count(value: float | None) -> str:
 
 
 def show(client: str, kills: Kills, console: Console) -> None:
-    """The figures for people."""
+    """Print the figures as a table."""
     who = f"librdkafka with its {client} settings" if client in SETTINGS else client
     table = Table(title=f"{len(kills)} kills, {who}")
     for column in ("from the kill", MEDIAN, WORST, "goals"):
@@ -299,7 +300,7 @@ def show(client: str, kills: Kills, console: Console) -> None:
 
 
 async def run(options: Options, rate_per_s: int) -> tuple[Audit, tuple[Kill, ...], list[str]]:
-    """Set the stage and measure. Returns: the audit, the kills, and what did not happen in time."""
+    """Start the fleet and measure. Returns: the audit, the kills, and what did not happen in time."""
     view = Lines()
     async with stage(options, view) as running:
         verdict, kills = await measure(running, options, rate_per_s, view)
@@ -307,9 +308,9 @@ async def run(options: Options, rate_per_s: int) -> tuple[Audit, tuple[Kill, ...
 
 
 def samples(rounds: int) -> Iterator[Sample]:
-    """Kill the leader and a follower in each round: under librdkafka with either settings, under the others.
+    """Kill the leader and a follower in each round: with both settings of librdkafka, and with other clients.
 
-    Raises: BenchError: a takeover, or an audit, failed. DemoError: the same, see `benchmarks.stalls`.
+    Raises: BenchError: a takeover, or an audit, failed. DemoError: as in `benchmarks.stalls`.
     """
     wishes = ("leader", "follower") * rounds
     for settings in SETTINGS:
@@ -334,23 +335,23 @@ def _samples_of(client: str, kills: Kills) -> Iterator[Sample]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="Number of kills.")
 @click.option(
     "--client",
     type=click.Choice(list(GOALS)),
     default="default",
     show_default=True,
-    help="librdkafka with its default or the recommended settings, or another client, and its stalls alone.",
+    help="librdkafka with its default or the recommended settings, or another client, with stalls only.",
 )
 @click.option(
     "--rate",
     type=click.IntRange(1),
-    help=f"Records per second.  [default: {RATE_PER_S}; of java and aiokafka {OTHERS_RATE_PER_S}]",
+    help=f"Records per second.  [default: {RATE_PER_S}; {OTHERS_RATE_PER_S} for java and aiokafka]",
 )
 @click.option(
     "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 where a goal was missed.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a goal was missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(kills: int, client: str, rate: int | None, brokers: str, strict: bool, as_json: bool) -> None:
     """Kill the Raft leader and a follower in turn, and measure how long each takeover lasts."""

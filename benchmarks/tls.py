@@ -1,4 +1,4 @@
-"""The same with TLS: at the clients' side, where a proxy ends it, and towards the brokers, too."""
+"""The same workloads with TLS: to clients, where the proxy ends it, and also to the brokers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final, get_args
 
 from benchmarks import peers, storm, workloads
-from benchmarks.cluster import Seal, in_rounds, staged
-from benchmarks.connections import allow_files, crowds
+from benchmarks.cluster import TlsFiles, iterate_rounds, staged
+from benchmarks.connections import crowds, raise_file_limit
 from benchmarks.errors import BenchError
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
@@ -24,32 +24,32 @@ from fleet.tls import issuing
 TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
-"""Six seconds of the sparse one, and not forty: there are seven targets on the two sides."""
+"""Six seconds of the sparse workload, not forty: there are seven targets on the two sides."""
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
     {**dict.fromkeys(WORKLOADS, 2), "sync": 10, "small": 10, "deep": 10, "sparse": 3}
 )
-"""Fewer than without TLS: there are seven targets here, too."""
+"""Fewer runs than without TLS, for the same reason."""
 CROWD_RUNS: Final = 2
-"""Of each crowd of `sync`."""
+"""Runs of each crowd of `sync`."""
 CROWDS: Final[Mapping[int, int]] = MappingProxyType({100: 2, 1_000: 2})
-"""How many clients connect, with a handshake each, and how many times in a round."""
+"""How many clients connect, with a handshake each, and how often in a round."""
 STORMS: Final[Mapping[storm.Case, int]] = MappingProxyType({(3, 10): 2, (100, 10_000): 2})
-"""Of the third case the clients alone would decrypt four gigabytes for each target."""
+"""Without the third case, in which the clients alone would decrypt four gigabytes for each target."""
 CLIENT: Final = "client"
 BOTH: Final = "both"
-"""The side where proxies speak TLS to brokers, too; a direct connection is to brokers that do, either way."""
+"""The side with TLS to brokers, too. A direct connection has TLS to brokers on either side."""
 SIDES: Final = (CLIENT, BOTH)
 _ALL: Final = "all"
 _DAYS: Final = 7
 
 
 def samples(rounds: int, names: Collection[str], scale: float, say: Say) -> Iterator[Sample]:
-    """Race, with each of the two; measures are called as without TLS, behind the side and the workload.
+    """Measure each of the two sides; a measure's name begins with the side and the workload.
 
-    Args:   names: of the targets: `direct`, `fleet`, and peers that speak TLS. Others are left out.
+    Args:   names: of the targets: `direct`, `fleet`, and peers that speak TLS. Other targets are left out.
     Raises: BenchError, DemoError: as `staged` and `race`.
     """
-    allow_files()
+    raise_file_limit()
     for side, lines in peers.load_sides().items():
         raced = [name for name in (DIRECT, *lines, FLEET) if name in names]
         if not raced:
@@ -70,18 +70,20 @@ def _of_side(
     scale: float,
     say: Say,
 ) -> Iterator[Sample]:
-    sealed = seal(folder / "certificates", to_brokers=side == BOTH)
+    tls_files = issue_tls_files(folder / "certificates", to_brokers=side == BOTH)
     plan = Plan(WORKLOADS, scale, counts=COUNTS, runs=RUNS, crowd_runs=CROWD_RUNS)
-    for number, told, place in in_rounds(rounds, say, folder):
-        with staged(place, names, lines, told, sealed) as stage:
-            yield from crowds(stage, number, told, CROWDS)  # first, while the proxies have had nobody
-            yield from race(stage, plan, number, told)
-    sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
-    yield from storm.samples(rounds, names, lines, runs=STORMS, seal=sealed)
+    for number, say_in_round, place in iterate_rounds(rounds, say, folder):
+        with staged(place, names, lines, say_in_round, tls_files) as stage:
+            yield from crowds(stage, number, say_in_round, CROWDS)  # first, while the proxies are fresh
+            yield from race(stage, plan, number, say_in_round)
+    tls_files = issue_tls_files(
+        folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS)
+    )
+    yield from storm.samples(rounds, names, lines, runs=STORMS, tls_files=tls_files)
 
 
-def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:
-    """One certificate for all servers of this machine, and for so many scripted brokers."""
+def issue_tls_files(folder: Path, *, to_brokers: bool, brokers: int = 0) -> TlsFiles:
+    """Issue one certificate for all servers of this machine, and for N scripted brokers."""
     folder.mkdir()
     hosts = ("127.0.0.1", *map(host_of, range(1, 1 + brokers)))
     issuing.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: hosts})
@@ -89,4 +91,4 @@ def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:
     both = folder / "both.pem"
     both.touch(0o600)
     both.write_bytes(files.key.read_bytes() + files.certificate.read_bytes())
-    return Seal(files.ca, both, to_brokers)
+    return TlsFiles(files.ca, both, to_brokers)

@@ -1,8 +1,8 @@
-"""What clients do, and the process that does it: `python -m benchmarks.workloads SPEC`.
+"""The work of clients, and the process that does it: `python -m benchmarks.workloads SPEC`.
 
-It prepares (connections, Metadata, a few requests), prints `ready`, and for each line that it is given it
-works and prints its Measured as JSON. So whoever holds the other end can read the proxy's CPU clock right
-before and right after, and have several clients work in turns.
+The process prepares (connections, Metadata, a few requests) and prints `ready`. For each line that it reads,
+it works and prints its `Measured` as JSON. So its parent can read the proxy's CPU clock right before and
+right after, and have several clients work in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Literal
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from pydantic import TypeAdapter
 
-from benchmarks.concurrent_sync import Outstanding
+from benchmarks.concurrent_sync import ConcurrentClients
 from benchmarks.errors import BenchError
 
 Name = Literal["sync", "small", "deep", "produce", "consume", "sparse"]
@@ -29,17 +29,19 @@ BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 10_000, "small": 40_000, "deep": 120_000, "produce": 250_000, "consume": 750_000, "sparse": 400}
 )
-"""How many records a round of a workload has: about three seconds, or as many as measure CPU well (a worker
-that is consumed from is busy for a twentieth of its time); five to eight of small records, forty of sparse
-ones.
+"""Records of a round by workload: about three seconds, or as many as measure CPU well (a worker that
+serves a consumer is busy for a twentieth of its time); five to eight seconds of small records, forty of
+sparse ones.
 """
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 20, "small": 20, "deep": 40, "produce": 4, "consume": 4, "sparse": 20}
 )
-"""In so many runs, each with a client of its own, or ten with one (`race.SIDE_BY_SIDE`).
+"""The number of runs among which these records are divided, each with a client of its own.
+
+Ten runs share a client where `race.INTERLEAVED_WORKLOADS` has the workload.
 
 Runs of the same target differ by a tenth, of `deep` by a third, and turns of one client by as much; longer
-ones by hardly less. Supposedly it is how many requests find one another in a read.
+runs by hardly less. The suspected cause is how many requests a read happens to find.
 """
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0, "sparse": 20}
@@ -47,7 +49,7 @@ _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
 _LIMIT_S: Final = 120.0
 _SMALL: Final = MappingProxyType({"linger.ms": 0, "acks": 1, "batch.num.messages": 1})
 MAX_IN_FLIGHT: Final = 5
-"""What the Java client allows by default, and librdkafka where it is idempotent."""
+"""The default of the Java client, and the most of an idempotent librdkafka."""
 _POLL_EVERY: Final = 100
 SPARSE_PER_S: Final = 10.0
 
@@ -58,7 +60,7 @@ class Spec:
 
     Args:
         connections: of `sync`; its topic is led by broker 1.
-        security: settings of librdkafka, for listeners that want some.
+        security: settings of librdkafka, for listeners that require them.
     """
 
     workload: Name
@@ -72,7 +74,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the client saw; `bytes` are those of the records' values. Latencies: of `sync` and `sparse`."""
+    """What the client measured; `bytes` are of the records' values. `sync` and `sparse` have latencies."""
 
     requests: int
     bytes: int
@@ -84,11 +86,11 @@ class Measured:
 SPEC: Final = TypeAdapter(Spec)
 MEASURED: Final = TypeAdapter(Measured)
 Work = Callable[[], Measured]
-"""What a workload that is prepared does, as often as it is called."""
+"""The work of a prepared workload; it can be called several times."""
 
 
 def sync(spec: Spec) -> Work:
-    """One request of one small record outstanding, on each connection; acks=1."""
+    """One request of one small record in flight, on each connection; acks=1."""
     if spec.connections > 1:
         return _sync_on_many(spec)
     producer = _Produced(spec, _SMALL)
@@ -107,7 +109,9 @@ def sync(spec: Spec) -> Work:
 
 def _sync_on_many(spec: Spec) -> Work:
     each = max(1, spec.count // spec.connections)
-    clients = Outstanding(spec.bootstrap_servers, spec.topic, 1, spec.connections, SMALL_BYTES, spec.security)
+    clients = ConcurrentClients(
+        spec.bootstrap_servers, spec.topic, 1, spec.connections, SMALL_BYTES, spec.security
+    )
     clients.ask(max(1, _WARM_UP["sync"] // spec.connections))
 
     def work() -> Measured:
@@ -119,12 +123,12 @@ def _sync_on_many(spec: Spec) -> Work:
 
 
 def small(spec: Spec) -> Work:
-    """Small records without a pause, each one a request of its own, five of them outstanding; acks=1."""
+    """Small records without a pause, each in a request of its own, five of them in flight; acks=1."""
     return _produce(spec, {**_SMALL, "max.in.flight": MAX_IN_FLIGHT}, SMALL_BYTES)
 
 
 def deep(spec: Spec) -> Work:
-    """As `small`, with no limit to what is outstanding: one read of a proxy has many requests."""
+    """As `small`, with no limit of requests in flight: one read of a proxy has many requests."""
     return _produce(spec, _SMALL, SMALL_BYTES)
 
 
@@ -157,7 +161,7 @@ def consume(spec: Spec) -> Work:
 
 
 def sparse(spec: Spec) -> Work:
-    """Ten small records a second, each on its way from `produce()` to a consumer that waits for it."""
+    """Ten small records a second, each timed from `produce()` to a consumer that waits for it."""
     producer = _Produced(spec, _SMALL)
     consumer = _consumer(spec)
     consumer.assign([TopicPartition(spec.topic, 0, 0)])
@@ -193,7 +197,7 @@ def _latencies(took_s: Sequence[float]) -> Measured:
 
 
 def _consumer(spec: Spec) -> Consumer:
-    """A consumer that knows the topic, and has been given nothing of it."""
+    """A consumer that knows the topic, and has no partitions yet."""
     consumer = Consumer(
         {
             "bootstrap.servers": spec.bootstrap_servers,
@@ -225,7 +229,7 @@ def _produce(spec: Spec, settings: Mapping[str, object], record_bytes: int) -> W
 
 
 class _Produced:
-    """A producer that has not failed, and knows what is outstanding."""
+    """A producer that raises its first error, and counts unacknowledged records."""
 
     def __init__(self, spec: Spec, settings: Mapping[str, object]) -> None:
         common = {"bootstrap.servers": spec.bootstrap_servers, "queue.buffering.max.messages": 100_000}

@@ -1,4 +1,4 @@
-"""The benchmark's parts that need no Kafka: figures, peers, the CPU clock, the forwarder, the report."""
+"""The parts of the benchmark that need no Kafka: figures, peers, the CPU clock, the report."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from benchmarks import (
     storm,
     tls,
 )
-from benchmarks.__main__ import chosen
-from benchmarks.assign_scale import one_size
-from benchmarks.cluster import Stage, Target, in_rounds
-from benchmarks.connections import fits, most_to_mean
+from benchmarks.__main__ import parse_names
+from benchmarks.assign_scale import measure_size
+from benchmarks.cluster import Stage, Target, iterate_rounds
+from benchmarks.connections import can_open_files, max_to_mean
 from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
-from benchmarks.peers import Places
+from benchmarks.peers import PeerPlaces
 from benchmarks.results import Sample, document, figures, measures
-from benchmarks.sample_store import Kept
+from benchmarks.sample_store import SampleStore
 from benchmarks.workloads import MEASURED, SPEC, Measured, Name, Spec
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
@@ -77,7 +77,7 @@ def test_figure_is_the_median_with_its_spread() -> None:
     assert fleet.to_direct is None
 
 
-def test_only_rounds_in_which_both_were_measured_make_a_ratio() -> None:
+def test_ratio_uses_only_rounds_that_measured_both() -> None:
     direct = [Sample("sync", "p50_us", "direct", 1, 100), Sample("sync", "p50_us", "direct", 2, 0)]
     (_, fleet) = figures([*direct, *samples("p50_us", fleet=[500, 300, 400])])
     assert fleet.to_direct == 3
@@ -118,7 +118,7 @@ def test_cpu_is_reported_per_request_or_per_gigabyte() -> None:
     assert large == {"cpu_s_per_gb": 0.8, "member_cpu_s_per_gb": 1.0, "mb_per_s": 50}
 
 
-def test_without_a_proxy_there_is_latency_and_no_cpu() -> None:
+def test_direct_target_has_latency_and_no_cpu() -> None:
     assert measures("sync", Measured(10, 1_000, 1.0, 200.0, 900.0), None, None) == {
         "p50_us": 200.0,
         "p99_us": 900.0,
@@ -126,7 +126,7 @@ def test_without_a_proxy_there_is_latency_and_no_cpu() -> None:
     }
 
 
-def test_the_document_fits_its_schema() -> None:
+def test_document_matches_its_schema() -> None:
     found = figures([*samples("p50_us", direct=[3.0], fleet=[4.123456]), *race_metadata()])
     printed = document(found)
     jsonschema.validate(printed, SCHEMA)
@@ -149,7 +149,7 @@ def race_metadata() -> list[Sample]:
     return list(race.metadata(rounds=1))
 
 
-def test_metadata_has_a_program_and_costs_less_than_decoding() -> None:
+def test_metadata_patching_costs_less_than_decoding() -> None:
     by_target = {each.target: each.value for each in race_metadata() if each.measure == "cpu_us_3x10000"}
     assert by_target.keys() == {"fleet", "patch", "kio"}
     assert 0 < by_target["fleet"] < by_target["kio"] / 20
@@ -159,7 +159,7 @@ def test_metadata_has_a_program_and_costs_less_than_decoding() -> None:
 
 
 def test_kill_moves_only_identities_of_the_dead_proxy() -> None:
-    found = one_size(30, 5)
+    found = measure_size(30, 5)
     assert (found["death_moved"], found["death_moved_of_others"]) == (6, 0)
     assert found["fresh_max_to_mean"] == 1 <= found["death_max_to_mean"]
     assert 0 < found["join_moved"] <= 30 / 6
@@ -169,7 +169,7 @@ def test_kill_moves_only_identities_of_the_dead_proxy() -> None:
 # ---- CPU
 
 
-def test_the_cpu_clock_is_the_processs_own() -> None:
+def test_cpu_clock_belongs_to_the_process() -> None:
     before_s, ours_before_s = process_cpu_s(os.getpid()), time.process_time()
     deadline_s = time.process_time() + 0.05
     while time.process_time() < deadline_s:
@@ -179,7 +179,7 @@ def test_the_cpu_clock_is_the_processs_own() -> None:
     assert cpu_s([]) == 0
 
 
-def test_threads_that_have_ended_still_count() -> None:
+def test_cpu_time_of_ended_threads_counts() -> None:
     def work() -> None:
         deadline_s = time.thread_time() + 0.05
         while time.thread_time() < deadline_s:
@@ -192,7 +192,7 @@ def test_threads_that_have_ended_still_count() -> None:
     assert process_cpu_s(os.getpid()) - before_s >= 0.05
 
 
-def test_a_process_that_is_gone_is_an_error() -> None:
+def test_ended_process_is_an_error() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait(20)
     with pytest.raises(BenchError, match=str(child.pid)):
@@ -202,23 +202,23 @@ def test_a_process_that_is_gone_is_an_error() -> None:
 # ---- peers
 
 
-def places(folder: Path) -> Places:
+def places(folder: Path) -> PeerPlaces:
     ports = free_ports(3)
-    return Places(
+    return PeerPlaces(
         {known: Endpoint("127.0.0.1", ports[known - 1]) for known in (1, 2, 3)},
         {known: Endpoint("127.0.0.9", 9000 + known) for known in (1, 2, 3)},
         folder,
     )
 
 
-def test_the_peers_of_the_project_are_haproxy_and_the_forwarder() -> None:
+def test_default_peers_are_haproxy_and_forwarder() -> None:
     lines = peers.load()
     assert {"haproxy", "forwarder"} <= lines.keys()
     assert "nbthread 1" in lines["haproxy"].files["haproxy.cfg"]
     assert all(lines[name].forwards for name in ("haproxy", "forwarder"))
 
 
-def test_peers_of_two_differ_from_those_of_one_in_that_alone() -> None:
+def test_peers_of_two_differ_only_in_threads_and_processes() -> None:
     lines = peers.load(PEERS_OF_TWO)
     assert {name: lines[name] for name in ("haproxy", "forwarder")} == peers.load()
     assert dict(lines["haproxy-2"].files) == {
@@ -242,7 +242,7 @@ def test_peers_of_two_differ_from_those_of_one_in_that_alone() -> None:
         "[" * 5_000,
     ],
 )
-def test_a_peer_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_peer_file_is_rejected(tmp_path: Path, text: str) -> None:
     file = tmp_path / "peers.yaml"
     file.write_text(text)
     with pytest.raises(BenchError, match=r"peers\.yaml"):
@@ -252,7 +252,7 @@ def test_a_peer_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None
 # ---- HAProxy
 
 
-def test_the_machines_own_haproxy_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_haproxy_is_used_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "haproxy"
     own.write_text("#!/bin/sh\necho HAProxy version 9.8.7-1 2030/01/01 - https://haproxy.org/\n")
     own.chmod(0o755)
@@ -261,9 +261,7 @@ def test_the_machines_own_haproxy_is_taken_first(tmp_path: Path, monkeypatch: py
     assert haproxy.version(own) == "9.8.7-1"
 
 
-def test_where_no_haproxy_can_be_had_it_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_haproxy_is_reported_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_apt(package: str, program: str, folder: Path) -> None:
         raise FileNotFoundError("apt-get")
 
@@ -280,9 +278,7 @@ def test_where_no_haproxy_can_be_had_it_says_what_to_do(
 # ---- samples that are kept
 
 
-def test_results_of_one_part_outlive_the_failure_of_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_results_survive_the_failure_of_another_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Found: 66 minutes of a benchmark were lost with a part that found no ports.
     def failing(_: int) -> Iterator[Sample]:
         yield Sample("control", "commit_ms", "fleet", 1, 1.0)
@@ -295,13 +291,13 @@ def test_results_of_one_part_outlive_the_failure_of_another(
         yield Sample("assign", "ms", "fleet", 0, 34.0)
 
     kept = tmp_path / "samples.jsonl"
-    monkeypatch.setattr(benchmarks.__main__, "ALONE", {"control": failing, "assign": once})
+    monkeypatch.setattr(benchmarks.__main__, "SEPARATE_BENCHMARKS", {"control": failing, "assign": once})
     run = partial(CliRunner().invoke, benchmarks.__main__.main)
     failed = run(["--only", "control,assign", "--samples", str(kept), "--json"])
     assert failed.exit_code == 1
-    assert "1 of the parts failed, and nothing was written: no ports [today]" in failed.output
+    assert "1 part(s) failed, and nothing was written: no ports [today]" in failed.output
 
-    monkeypatch.setattr(benchmarks.__main__, "ALONE", {"control": going, "assign": failing})
+    monkeypatch.setattr(benchmarks.__main__, "SEPARATE_BENCHMARKS", {"control": going, "assign": failing})
     done = run(["--only", "control", "--samples", str(kept), "--json"])
     assert done.exit_code == 0
     values = {each["workload"]: each["value"] for each in json.loads(done.stdout)}
@@ -315,23 +311,23 @@ def test_results_of_one_part_outlive_the_failure_of_another(
 def test_file_without_samples_is_reported_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text('{"workload": "sync"}\n')
-    with pytest.raises(BenchError, match=r"notes\.txt, line 1: no sample of a benchmark: b'{\"workload"):
-        Kept(path, ("sync",))
+    with pytest.raises(BenchError, match=r"notes\.txt, line 1: not a sample of a benchmark: b'{\"workload"):
+        SampleStore(path, ("sync",))
     assert path.read_text() == '{"workload": "sync"}\n'
     with pytest.raises(BenchError, match="Is a directory"):
-        Kept(tmp_path, ("sync",))
+        SampleStore(tmp_path, ("sync",))
     path.write_text("")
     (tmp_path / "notes.txt.before").mkdir()
     (tmp_path / "notes.txt.before" / "notes.txt").mkdir()
     with pytest.raises(BenchError, match=r"notes\.txt\.before: Is a directory"):
-        Kept(path, ("sync",))
+        SampleStore(path, ("sync",))
 
 
 # ---- the race
 
 
 class FakeStage:
-    """Notes topics; a target's name stands for its address."""
+    """Records the creation and deletion of topics; a target's address has its name."""
 
     def __init__(self, *names: str) -> None:
         self.targets = tuple(Target(name, f"{name}:1") for name in names)
@@ -346,12 +342,12 @@ class FakeStage:
 
 
 def raced(stage: FakeStage, plan: race.Plan, rounds: int) -> list[Sample]:
-    """What so many rounds find."""
+    """The samples of a number of rounds."""
     run = partial(race.race, cast(Stage, stage), plan, say=lambda _: None)
     return [sample for number in range(rounds) for sample in run(number=number)]
 
 
-def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_interleaved_and_begin_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = FakeStage("direct", "haproxy", "fleet")
     runs: list[tuple[str, Spec]] = []
 
@@ -375,7 +371,7 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     ]
     assert all(spec.bootstrap_servers == f"{name}:1" for name, spec in runs)
     assert {spec.count for _, spec in runs if spec.workload in ("produce", "consume")} == {375_000}
-    assert {spec.count for _, spec in runs if spec.workload == "sync"} == {race.CROWD_COUNT / 2}
+    assert {spec.count for _, spec in runs if spec.workload == "sync"} == {race.CROWD_REQUESTS / 2}
     assert list(dict.fromkeys(each.measure for each in found)) == ["m_16", "m_256", "m"]
     assert [each.round for each in found] == [0] * 9 + [1] * 9
     assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 12
@@ -383,7 +379,7 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     assert "delete consume" not in stage.events
 
 
-def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_a_round_share_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
 
     def fake_run(target: Target, spec: Spec) -> dict[str, float]:
@@ -416,11 +412,11 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
 def test_small_record_clients_start_together_and_alternate(
     monkeypatch: pytest.MonkeyPatch, workload: Name, partitions: int, measure: str
 ) -> None:
-    # Found: of runs one after another, those of one target differed by two thirds, whatever the machine did.
+    # Found: runs of one target, one after another, differed by two thirds.
     stage = FakeStage("forwarder", "fleet")
 
     @contextmanager
-    def fake_client(_: str, work: str, *, what: str, target: str) -> Iterator[metadata_client.Go]:
+    def fake_client(_: str, work: str, *, what: str, target: str) -> Iterator[metadata_client.StartWork]:
         count = SPEC.validate_json(work).count
         stage.events.append(f"{target} is ready for {what}")
 
@@ -445,20 +441,20 @@ def test_small_record_clients_start_together_and_alternate(
 
     # Found: medians of ten turns of the same clients were 1.02 to 1.32 times the forwarder's.
     stage.events.clear()
-    monkeypatch.setattr(race, "TURNS_OF_CLIENTS", 2)
+    monkeypatch.setattr(race, "TURNS_PER_CLIENT", 2)
     raced(stage, plan, 1)
     assert stage.events == [*ready, one, other, other, one, *gone, *ready, one, other, *gone]
 
 
 def test_idle_proxies_report_each_figure_separately() -> None:
-    # 100 records in 10 s and 40 ms of CPU time, of which 5 ms are what 0.5 ms in a second come to.
+    # 100 records in 10 s take 40 ms of CPU time; 5 ms of them are 0.5 ms at rest in each second.
     share = race.Share({"cpu_us_per_record": 400.0}, s_per_record=0.1)
-    assert share.beside(0.0005) == {
+    assert share.with_rest(0.0005) == {
         "cpu_us_per_record": 400.0,
         "cpu_us_per_record_over_rest": pytest.approx(350.0),
         "rest_cpu_ms_per_s": pytest.approx(0.5),
     }
-    assert race.Share({"p50_us": 900.0}, s_per_record=0.1).beside(0.0) == {"p50_us": 900.0}  # no proxies
+    assert race.Share({"p50_us": 900.0}, s_per_record=0.1).with_rest(0.0) == {"p50_us": 900.0}  # no proxies
 
 
 def test_client_that_fails_in_its_turn_is_reported() -> None:
@@ -470,8 +466,8 @@ def test_client_that_fails_in_its_turn_is_reported() -> None:
         go()
 
 
-def test_progress_is_a_line_now_and_then_where_nobody_looks_on() -> None:
-    # Found: an hour and a half of `make bench` said nothing where standard error was no terminal.
+def test_progress_without_terminal_prints_a_line_at_intervals() -> None:
+    # Found: `make bench` printed nothing for an hour and a half if standard error was no terminal.
     out = io.StringIO()
     now_s = 100.0
     with report.progress(Console(file=out, width=80), clock=lambda: now_s) as say:
@@ -483,7 +479,7 @@ def test_progress_is_a_line_now_and_then_where_nobody_looks_on() -> None:
     assert out.getvalue() == "round 1 of 3: sync, [direct]\nround 1 of 3: small, fleet\n"
 
 
-def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
+def test_sparse_workload_is_shorter_with_tls() -> None:
     plain = race.Plan(tls.WORKLOADS)
     plan = race.Plan(tls.WORKLOADS, counts=tls.COUNTS, runs=tls.RUNS)
     assert "sparse" in plan.workloads
@@ -500,7 +496,7 @@ def test_ten_thousand_connections_need_open_files_on_both_sides(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
     target = Target("it", "127.0.0.1:1", lambda: tuple(range(processes)))
-    assert fits(target, 10_000) is enough
+    assert can_open_files(target, 10_000) is enough
 
 
 def test_crowds_repeat_in_a_round_and_memory_is_of_the_first(
@@ -510,7 +506,7 @@ def test_crowds_repeat_in_a_round_and_memory_is_of_the_first(
         assert empty_bytes == 0
         return {"cpu": float(size), "memory_mb": 1.0}
 
-    monkeypatch.setattr(connections, "crowd", fake_crowd)
+    monkeypatch.setattr(connections, "measure_crowd", fake_crowd)
     stage = cast(Stage, FakeStage("direct", "fleet"))
     runs = {100: 2, 1_000: 1}
     found = [each for number in range(2) for each in connections.crowds(stage, number, lambda _: None, runs)]
@@ -529,19 +525,19 @@ def test_crowds_repeat_in_a_round_and_memory_is_of_the_first(
 
 
 def test_each_round_has_its_own_folder_removed_afterwards(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     places = []
-    for number, say, place in in_rounds(2, told.append, tmp_path):
+    for number, say, place in iterate_rounds(2, lines.append, tmp_path):
         say(f"turn {number}")
         (place / "log").touch()
         places.append(place)
         assert sorted(tmp_path.iterdir()) == [place]
-    assert told == ["round 1 of 2: turn 0", "round 2 of 2: turn 1"]
+    assert lines == ["round 1 of 2: turn 0", "round 2 of 2: turn 1"]
     assert len(set(places)) == 2
     assert not list(tmp_path.iterdir())
 
 
-def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storms_repeat_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def fake_staged(_: Path, brokers: int, *__: object) -> Iterator[list[Target]]:
         yield [Target(name, f"{name}:{brokers}") for name in ("forwarder", "fleet")]
@@ -559,7 +555,7 @@ def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
 
 
-def test_tls_is_refused_where_nobody_who_is_raced_speaks_it() -> None:
+def test_tls_without_a_target_that_speaks_it_is_rejected() -> None:
     with pytest.raises(
         BenchError, match="tls: none of fleet-pure is among direct, haproxy, forwarder, fleet"
     ):
@@ -569,7 +565,7 @@ def test_tls_is_refused_where_nobody_who_is_raced_speaks_it() -> None:
 # ---- the report
 
 
-def test_the_table_leaves_out_what_says_nothing() -> None:
+def test_table_omits_members_equal_to_their_proxy() -> None:
     found = figures(
         [
             *samples("cpu_us", haproxy=[10, 12], fleet=[14, 1416.4]),
@@ -599,7 +595,7 @@ def test_results_go_between_the_marks_of_the_page(tmp_path: Path) -> None:
         assert (
             "| CPU per small request, pipelined, over HAProxy | ≤ 1 times | 1.50 times | **missed** |" in text
         )
-        assert "![CPU time beside HAProxy's](page.svg)" in text
+        assert "![CPU time compared with HAProxy's](page.svg)" in text
         picture = (tmp_path / "page.svg").read_text()
         assert "small: cpu_us_per_request" in picture
         assert "sync: p50_us" not in picture
@@ -608,7 +604,7 @@ def test_results_go_between_the_marks_of_the_page(tmp_path: Path) -> None:
         assert "old" not in text
 
 
-def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+def test_page_without_marks_is_unchanged(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{report.END} {report.BEGIN}")
     with pytest.raises(BenchError, match=r"page\.md"):
@@ -616,33 +612,33 @@ def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     assert page.read_text() == f"{report.END} {report.BEGIN}"
 
 
-def test_the_project_has_the_page() -> None:
+def test_performance_page_has_the_marks() -> None:
     text = report.PAGE.read_text()
     assert text.index(report.BEGIN) < text.index(report.END)
 
 
-def test_the_machine_is_described_without_its_name() -> None:
+def test_machine_description_omits_its_name() -> None:
     said = report.about("2.6.12", 5, 0.31, [71.2, 68.0, 139.6])
     assert socket.gethostname() not in said
     assert "HAProxy 2.6.12, 5 interleaved rounds, load average 0.3 before" in said
-    assert "took it 68 to 140 ms" in said
+    assert "took 68 to 140 ms" in said
     assert "HAProxy" not in report.about(None, 5, 0.0, [70.0])
     assert "before" not in said.partition("after the last.")[2]
     earlier = report.about(None, 5, 0.0, [70.0], ("sync", "tls"))
-    assert earlier.endswith("after the last. What is here of sync, tls was measured in a run before.")
+    assert earlier.endswith("after the last. The figures of sync, tls are from an earlier run.")
 
 
 # ---- the command line
 
 
 def test_names_are_chosen_in_the_order_given_and_once() -> None:
-    assert chosen("b, a,b,", ("a", "b", "c"), "--only") == ("b", "a")
+    assert parse_names("b, a,b,", ("a", "b", "c"), "--only") == ("b", "a")
 
 
 @pytest.mark.parametrize("text", ["d", "a,d", "", " , "])
-def test_names_that_are_not_known_are_refused(text: str) -> None:
+def test_unknown_names_are_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter, match="a, b, c"):
-        chosen(text, ("a", "b", "c"), "--only")
+        parse_names(text, ("a", "b", "c"), "--only")
 
 
 # ---- goals
@@ -669,10 +665,10 @@ def test_added_latency_is_compared_with_haproxys() -> None:
         Sample("sync", "p50_us", target, 0, value)
         for target, value in (("direct", 100.0), ("haproxy", 150.0), ("fleet", 165.0))
     ]
-    what = "p50 added, one outstanding, over what HAProxy adds"
+    what = "p50 added, one in flight, over what HAProxy adds"
     assert verdict(what, ran) == (1.3, False)
 
-    # Found: with HAProxy in between, the p99 was lower than without; the page said that nothing was measured.
+    # Found: the p99 was lower with HAProxy than without, and the page reported `not measured`.
     ran[1] = replace(ran[1], value=95.0)
     assert verdict(what, ran) == (math.inf, False)
     assert (what, "≤ 1.2 times", "HAProxy adds nothing", "**missed**") in report.goals(goals.verdicts(ran))
@@ -681,17 +677,17 @@ def test_added_latency_is_compared_with_haproxys() -> None:
 
 
 def test_spread_of_connections_is_the_maximum_over_the_mean() -> None:
-    assert most_to_mean([10, 12], [110, 112]) == 1.0
-    assert most_to_mean([10, 10], [10, 210]) == 2.0
+    assert max_to_mean([10, 12], [110, 112]) == 1.0
+    assert max_to_mean([10, 10], [10, 210]) == 2.0
 
 
-def test_goals_that_nothing_was_measured_for_are_left_out() -> None:
+def test_goals_without_measurements_are_omitted() -> None:
     assert goals.verdicts([Sample("sync", "p50_us", "fleet", 0, 1.0)]) == []
     assert len({each.what for each in goals.GOALS}) == len(goals.GOALS)
 
 
-def test_goals_ask_for_measures_that_there_are() -> None:
-    """Of the last run that was written down: a measure that is called otherwise now would be missing."""
+def test_goals_refer_to_existing_measures() -> None:
+    """The page has the last written run: a measure that was renamed since would be missing."""
     text = report.PAGE.read_text()
     assert all(f"| {each.what} |" in text for each in goals.GOALS)
     assert "not measured" not in text.partition(report.BEGIN)[2].partition(report.END)[0]

@@ -1,4 +1,4 @@
-"""What callgrind writes, and where it is had from."""
+"""Parsing callgrind's output, and finding valgrind."""
 
 from __future__ import annotations
 
@@ -45,21 +45,19 @@ calls=4 0
 """
 
 
-def test_calls_are_summed_by_whom_they_call() -> None:
-    """Names are told once, and are numbers from then on; how deep a function calls itself is no name."""
+def test_calls_are_summed_by_callee() -> None:
+    """A name appears once and later as a number; the depth of recursion is not part of the name."""
     found = callgrind.parse(PROFILE)
     assert found.instructions == 1234
     assert found.calls == {"malloc": 23, "serve": 6, "std::vector<int, long>::push_back(int const&)": 1}
 
 
-def test_a_file_that_is_not_whole_is_refused() -> None:
+def test_incomplete_profile_is_rejected() -> None:
     with pytest.raises(BenchError, match="no sum"):
         callgrind.parse(PROFILE.replace("summary: 1234", ""))
 
 
-def test_where_valgrind_cannot_be_had_it_is_said_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_valgrind_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def offline(*_: object) -> Path:
         raise subprocess.CalledProcessError(100, "apt-get")
 

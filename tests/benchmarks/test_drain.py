@@ -1,4 +1,4 @@
-"""What the drain benchmark makes of stalls and audits."""
+"""The figures, goals and exit code of the drain benchmark."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_each_client_and_group_has_figures_for_each_kind_of_time() -> None:
 def test_median_above_the_goal_misses_unless_nothing_moved() -> None:
     slower = replace(MEASURED, moves=moves(160.0))
     assert slower.missed() == [
-        "java group, drain: median 160 ms, wanted 150 ms",
-        "java group, undrain: median 160 ms, wanted 150 ms",
+        "java group, drain: median 160 ms, goal 150 ms",
+        "java group, undrain: median 160 ms, goal 150 ms",
     ]
     assert slower.document()["missed"] == slower.missed()
 
@@ -53,9 +53,9 @@ def test_cut_request_and_repeated_record_are_failures(changes: dict[str, Any], f
     assert replace(MEASURED, **changes).failed is failed
 
 
-def test_a_line_tells_who_waited_longest() -> None:
+def test_line_names_the_client_with_the_longest_stall() -> None:
     assert line(moves(160.0)[1:]) == "drain 160 ms (java group), undrain 160 ms (java group)"
 
 
-def test_the_clients_are_ones_that_the_chaos_runs_know_and_exact() -> None:
+def test_clients_exist_in_chaos_runs() -> None:
     assert all(KINDS[each.workload].promise.exact for each in CLIENTS.values())

@@ -1,4 +1,4 @@
-"""What a frame costs, counted: no more than it did before."""
+"""The counted cost of a frame is not above its baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.instruction_counts import (
     Case,
     cases,
     count,
-    grown,
+    find_regressions,
     held_bytes,
     instructions,
     known,
@@ -23,11 +23,11 @@ from benchmarks.instruction_counts import (
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
-def test_a_frame_costs_no_more_than_it_did(case: Case) -> None:
-    """Where it is meant to: python -m benchmarks.instruction_counts --write"""
+def test_frame_cost_is_not_above_the_baseline(case: Case) -> None:
+    """After an intended growth: python -m benchmarks.instruction_counts --write"""
     counted = {case.name: count(case)}
     before = known()
-    assert PYTHON not in read() or grown(counted, before) == []
+    assert PYTHON not in read() or find_regressions(counted, before) == []
 
 
 def test_baseline_exists_for_the_reference_python() -> None:
@@ -37,11 +37,11 @@ def test_baseline_exists_for_the_reference_python() -> None:
 
 def test_growth_above_a_twentieth_is_reported() -> None:
     before = {"a": {"instructions": 100.0, "held_bytes": 200.0}}
-    assert grown({"a": {"instructions": 105.0, "held_bytes": 90.0}}, before) == []
-    (told,) = grown({"a": {"instructions": 106.0, "held_bytes": 200.0}}, before)
-    assert told == "a: instructions 106, before 100: +6%"
-    (told,) = grown({"b": {"instructions": 1.0}}, before)
-    assert "not counted before" in told
+    assert find_regressions({"a": {"instructions": 105.0, "held_bytes": 90.0}}, before) == []
+    (regression,) = find_regressions({"a": {"instructions": 106.0, "held_bytes": 200.0}}, before)
+    assert regression == "a: instructions 106, before 100: +6%"
+    (regression,) = find_regressions({"b": {"instructions": 1.0}}, before)
+    assert "not counted before" in regression
 
 
 def test_instructions_include_callees() -> None:
@@ -53,7 +53,7 @@ def test_instructions_include_callees() -> None:
     assert (instructions(lambda: work(30)) - more) == more - few
 
 
-def test_held_is_what_a_call_takes_at_a_time() -> None:
+def test_held_bytes_are_the_peak_of_a_call() -> None:
     def one_after_the_other() -> None:
         for _ in range(10):
             bytes(100_000)

@@ -1,4 +1,4 @@
-"""What perf and strace say, read."""
+"""Parsing the output of perf and strace."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_shares_are_by_library_and_small_shares_are_summed() -> None:
     assert list(found.values()) == pytest.approx([0.5487, 0.3855, 0.054, 0.0118])
 
 
-def test_calls_are_counted_by_name_and_the_total_is_none() -> None:
+def test_calls_are_counted_by_name_without_the_total() -> None:
     assert counts(SUMMARY) == {"read": 44016, "epoll_wait": 7}
 
 
-def test_a_wait_is_a_switch() -> None:
+def test_wait_counts_as_a_switch() -> None:
     before = switches([os.getpid()])
     os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
     assert switches([os.getpid()]).waits > before.waits
@@ -52,10 +52,10 @@ def test_ended_process_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="a proxy has ended"):
         switches([pid])
     with pytest.raises(BenchError, match="perf cannot watch"), sampled(tmp_path / "perf.data", [pid]):
-        pytest.fail("nobody to watch")
+        pytest.fail("the process has ended")
 
 
-def test_peers_are_those_of_the_side_that_speaks_tls(tmp_path: Path) -> None:
+def test_tls_side_selects_its_peers(tmp_path: Path) -> None:
     assert proxies(None, None) == peers.load()
     assert tuple(peers.load_sides()) == SIDES
     for side in SIDES:
@@ -63,5 +63,5 @@ def test_peers_are_those_of_the_side_that_speaks_tls(tmp_path: Path) -> None:
     own = tmp_path / "peers.yaml"
     own.write_text("client: {mine: {process: 1}}")
     assert list(proxies(own, CLIENT)) == ["mine"]
-    with pytest.raises(BenchError, match=r"peers\.yaml: it has no peers below 'both', as --tls wants"):
+    with pytest.raises(BenchError, match=r"peers\.yaml: no peers below 'both', which --tls requires"):
         proxies(own, BOTH)

@@ -1,4 +1,4 @@
-"""What the benchmark of repeated records makes of a log."""
+"""The benchmark of repeated records examines a log."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_moves_that_repeat_are_counted_by_their_kind() -> None:
     assert replace(measured, lost=1).failed
 
 
-def test_help_shows_how_it_is_called() -> None:
+def test_help_shows_an_example() -> None:
     said = CliRunner().invoke(main, ["--help"])
     assert said.exit_code == 0
     assert "python -m benchmarks.repeats --drains 20 --json" in said.output

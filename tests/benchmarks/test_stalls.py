@@ -1,4 +1,4 @@
-"""What the takeover benchmark tells of clients that are not librdkafka."""
+"""The takeover benchmark's figures of clients other than librdkafka."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from benchmarks import control
-from benchmarks.stalls import CLIENTS, MEASURES, SOON, Stall, choose, line
-from benchmarks.takeover import MEASURES as OF_LIBRDKAFKA
+from benchmarks.stalls import CLIENTS, FAST_RETURN_TIMING, MEASURES, Stall, choose, line
+from benchmarks.takeover import MEASURES as LIBRDKAFKA_MEASURES
 from fleet.config import Timing
 from fleet.core.errors import DemoError
 from fleet.drills.cluster.fleet import LocalFleet
@@ -18,28 +18,28 @@ from tests.chaos.seeded.workloads import KINDS
 KILL = {"java": Stall("p2", True, 217.0, 466.2), "aiokafka": Stall("p2", True, 204.9, 207.1)}
 
 
-def test_a_line_tells_who_was_killed_and_what_each_client_waited() -> None:
+def test_line_names_the_victim_and_each_stall() -> None:
     assert line(KILL) == (
         "killed p2, the Raft leader; longest stall: java 217 ms, its group 466 ms, "
         "aiokafka 205 ms, its group 207 ms"
     )
 
 
-def test_stalls_are_measured_that_are_measured_of_librdkafka() -> None:
-    assert set(MEASURES) < set(OF_LIBRDKAFKA)
+def test_stall_measures_are_also_measured_for_librdkafka() -> None:
+    assert set(MEASURES) < set(LIBRDKAFKA_MEASURES)
     assert [KILL["java"].value(each) for each in MEASURES] == [217.0, 466.2]
 
 
-def test_the_clients_are_ones_that_the_chaos_runs_know_and_exact() -> None:
+def test_clients_exist_in_chaos_runs() -> None:
     assert all(KINDS[each.workload].promise.exact for each in CLIENTS.values())
 
 
-def test_a_member_that_is_back_waits_less_than_by_default() -> None:
-    assert all(0 < value < getattr(Timing(), name) for name, value in SOON.items())
+def test_returned_member_waits_less_than_by_default() -> None:
+    assert all(0 < value < getattr(Timing(), name) for name, value in FAST_RETURN_TIMING.items())
 
 
 class Members:
-    """What `choose` asks of a fleet: p1 leads."""
+    """The methods of a fleet that `choose` calls; p1 leads."""
 
     members = ("p1", "p2", "p3")
 
@@ -55,7 +55,7 @@ class Members:
     [
         ("leader", "p1 p2 p3", "p1", "p1"),
         ("follower", "p1 p2 p3", "", "p2"),
-        ("follower", "p1 p2 p3", "p2", "p3"),  # aiokafka had not moved back to it yet, and lost nothing
+        ("follower", "p1 p2 p3", "p2", "p3"),  # aiokafka had not moved back to p2 yet, and lost nothing
         ("follower", "p1 p2", "p2", "p2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the takeover benchmark makes of histories and rounds."""
+"""The takeover benchmark's figures, from histories and rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from benchmarks import stalls, takeover
 from benchmarks.errors import BenchError
-from benchmarks.metadata_requests import Answers, Refreshes, requests_in
+from benchmarks.metadata_requests import MetadataRequestCounter, ResponseLog, requests_in
 from benchmarks.stalls import Outcome, Stall
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, _kill, document, figures, missed
 from fleet.core.model import Endpoint, ProxyId
@@ -29,7 +29,7 @@ CLEAN = Audit(10, 10, 0, 0, 0, 0)
 
 
 class Histories:
-    """Writes what a workload would."""
+    """Writes histories as a workload does."""
 
     def __init__(self, folder: Path) -> None:
         self.workload = Workload(WorkloadSpec("127.0.0.1:9", "t", str(folder)))
@@ -48,7 +48,7 @@ def histories(tmp_path: Path) -> Histories:
     return Histories(tmp_path)
 
 
-def test_the_longest_delivery_is_of_those_that_end_in_the_window(histories: Histories) -> None:
+def test_longest_delivery_ends_in_the_window(histories: Histories) -> None:
     deliveries = Deliveries(histories.workload)
     for sequence, (produced_s, acknowledged_s) in enumerate(
         [(1.0, 9.0), (9.5, 10.25), (10.5, 12.0), (11.0, 11.1)]
@@ -76,7 +76,7 @@ def test_an_acknowledgement_may_be_on_disk_before_its_production(histories: Hist
 
 
 async def test_requests_before_the_kill_are_not_counted(histories: Histories) -> None:
-    """Found by looking when stale answers came: half a second before the kill, of one that lived."""
+    """Found: a stale answer was counted that came half a second before the kill."""
     stale = {Endpoint("h", 1)}
 
     class Client:
@@ -106,7 +106,7 @@ async def test_requests_before_the_kill_are_not_counted(histories: Histories) ->
         cast(LocalFleet, PaperFleet()),
         cast(Rounds, PaperRounds()),
         Deliveries(histories.workload),
-        cast(Refreshes, client),
+        cast(MetadataRequestCounter, client),
         "leader",
     )
     assert (kill.was_leader, kill.metadata_requests, kill.stale_answers) == (True, 2, 1)
@@ -124,15 +124,15 @@ def kill(advertised_ms: float | None, delivery_ms: float) -> Kill:
     return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms, 2, 0)
 
 
-def test_median_and_worst_and_what_they_miss() -> None:
+def test_median_and_worst_miss_their_goals() -> None:
     kills = [kill(40.0, 100.0), kill(90.0, 140.0), kill(600.0, 2000.0)]
     found = figures(kills)
     assert found["advertised_ms"] == Figures(90.0, 600.0)
     assert found["delivery_ms"] == Figures(140.0, 2000.0)
-    assert missed(found, GOALS["recommended"]) == ["advertised_ms: worst 600 ms, wanted 500 ms"]
+    assert missed(found, GOALS["recommended"]) == ["advertised_ms: worst 600 ms, goal 500 ms"]
     assert found["metadata_requests"] == Figures(2, 2)
     slower = figures([kill(40.0, 700.0)])
-    assert missed(slower, GOALS["default"]) == ["delivery_ms: median 700 ms, wanted 600 ms"]
+    assert missed(slower, GOALS["default"]) == ["delivery_ms: median 700 ms, goal 600 ms"]
 
 
 def test_event_that_never_happened_has_no_figure_and_no_goal() -> None:
@@ -140,20 +140,20 @@ def test_event_that_never_happened_has_no_figure_and_no_goal() -> None:
     assert figures(kills)["advertised_ms"] == Figures(None, None)
     said = document("default", CLEAN, kills)["missed"]
     assert said == [
-        "advertised_ms: median never, wanted 100 ms",
-        "advertised_ms: worst never, wanted 500 ms",
+        "advertised_ms: median never, goal 100 ms",
+        "advertised_ms: worst never, goal 500 ms",
     ]
     assert len(missed(figures([]), GOALS["default"])) == len(GOALS["default"])
 
 
-def test_requests_are_those_to_all_brokers() -> None:
+def test_requests_to_all_brokers_are_counted() -> None:
     brokers = {"a": {"req": {"Metadata": 3, "Produce": 9}}, "b": {"req": {}}, "c": {"req": {"Metadata": 1}}}
     assert requests_in({"brokers": brokers}) == 4
 
 
-def test_answers_are_read_from_what_librdkafka_logs() -> None:
+def test_responses_are_read_from_librdkafkas_log() -> None:
     """Lines as librdkafka 2.x writes them (`rd_kafka_parse_Metadata`)."""
-    answers = Answers()
+    answers = ResponseLog()
     for line in (
         "[thrd:main]: 10.0.0.1:19091/1: ===== Received metadata (for 1 requested topics): broker down =====",
         "[thrd:main]: 10.0.0.1:19091/1:   Broker #0/2: 10.0.0.1:19091 NodeId 1",
@@ -167,7 +167,7 @@ def test_answers_are_read_from_what_librdkafka_logs() -> None:
 
 
 def outcome(*kills: Kill, late: tuple[str, ...] = ()) -> Callable[..., Awaitable[object]]:
-    """What stands for a run that came to this."""
+    """A fake run with this result."""
 
     async def run(*_: object) -> object:
         return CLEAN, kills, list(late)
@@ -176,7 +176,7 @@ def outcome(*kills: Kill, late: tuple[str, ...] = ()) -> Callable[..., Awaitable
 
 
 def outcomes(**audits: Audit) -> Callable[..., Awaitable[object]]:
-    """What stands for a run of other clients, by client: a leader was killed, and a follower, once each."""
+    """A fake run of other clients: the leader and a follower were killed once each."""
     stalled = (Stall("p1", True, 300.0, 400.0), Stall("p2", False, 100.0, 200.0))
 
     async def run(*_: object) -> object:
@@ -200,7 +200,7 @@ def test_kills_become_samples_by_round_victim_and_client(monkeypatch: pytest.Mon
     ] == [(0, 200.0), (1, 200.0)]
 
 
-def test_of_other_clients_the_stalls_are_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalls_of_other_clients_become_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "run", outcome())
     monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN, aiokafka=CLEAN))
     found = list(takeover.samples(1))
@@ -217,20 +217,20 @@ def test_of_other_clients_the_stalls_are_samples(monkeypatch: pytest.MonkeyPatch
     assert {(each.workload, each.target, each.round) for each in found} == {("takeover", "fleet", 0)}
 
 
-def test_a_takeover_that_failed_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_takeover_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "run", outcome(late=("p1 did not come back",)))
     with pytest.raises(BenchError, match="p1 did not come back"):
         list(takeover.samples(1))
 
 
-def test_a_record_that_another_client_lost_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_lost_by_another_client_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "run", outcome())
     monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN, aiokafka=replace(CLEAN, lost=1)))
     with pytest.raises(BenchError, match=r"aiokafka: .*lost=1"):
         list(takeover.samples(1))
 
 
-def test_of_another_client_the_document_has_stalls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_of_another_client_has_stalls_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN))
     found = CliRunner().invoke(takeover.main, ["--client", "java", "--kills", "2", "--strict", "--json"])
     assert found.exit_code == 0, found.output
@@ -252,7 +252,7 @@ def test_of_another_client_the_document_has_stalls_alone(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("client", "lost", "code"), [("recommended", 0, 0), ("aiokafka", 0, 0), ("aiokafka", 1, 1)]
 )
-def test_the_exit_code_is_that_of_the_client_that_was_asked_for(
+def test_exit_code_is_of_the_requested_client(
     client: str, lost: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover, "run", outcome(kill(40.0, 100.0)))

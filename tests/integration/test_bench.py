@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import isolated_worker, peers, scripted, stalls, storm, tls
 from benchmarks.clients import RATE_PER_S
-from benchmarks.cluster import Stage, Target, of_fleet, staged
-from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
-from benchmarks.control import one_round
+from benchmarks.cluster import Stage, Target, fleet_target, staged
+from benchmarks.connections import CONCURRENT_CLIENTS, measure_crowd, memory_bytes, open_files
+from benchmarks.control import measure_round
 from benchmarks.errors import BenchError
 from benchmarks.full_load import suspicions
 from benchmarks.goals import FORWARDER
@@ -30,7 +30,7 @@ from tests.integration.clients import count
 
 pytestmark = pytest.mark.size("test-all")
 
-MANY = 3 * AT_ONCE
+MANY = 3 * CONCURRENT_CLIENTS
 FEW = 5
 REQUESTS = 500
 CROWD = {"connects_per_s", "cpu_us_per_connect", "memory_mb", "kib_per_connection", "cpu_us_per_request"}
@@ -38,13 +38,13 @@ CROWD = {"connects_per_s", "cpu_us_per_connect", "memory_mb", "kib_per_connectio
 
 @pytest.fixture
 def stage(kafka: KafkaCluster, make_fleet: MakeFleet) -> Stage:
-    return Stage(kafka, [of_fleet(make_fleet(1))])
+    return Stage(kafka, [fleet_target(make_fleet(1))])
 
 
 def test_a_crowd_comes_is_answered_and_leaves(stage: Stage) -> None:
     (target,) = stage.targets
     before = open_files(target)
-    found = asyncio.run(crowd(target, MANY, memory_bytes(target)))
+    found = asyncio.run(measure_crowd(target, MANY, memory_bytes(target)))
     assert found.keys() == CROWD
     assert all(value > 0 for value in found.values())
     assert sum(open_files(target)) <= sum(before)
@@ -103,9 +103,9 @@ def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path
 
 @pytest.mark.parametrize("to_brokers", [False, True])
 def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: bool) -> None:
-    seal = tls.seal(tmp_path / "certificates", to_brokers=to_brokers)
+    tls_files = tls.issue_tls_files(tmp_path / "certificates", to_brokers=to_brokers)
     lines = peers.load_sides()[tls.BOTH if to_brokers else "client"]
-    with staged(tmp_path, (DIRECT, FORWARDER, FLEET), lines, lambda _: None, seal) as sealed:
+    with staged(tmp_path, (DIRECT, FORWARDER, FLEET), lines, lambda _: None, tls_files) as sealed:
         for target in sealed.targets:
             assert target.security["security.protocol"] == "ssl"
             topic = sealed.create_topic("small", (1, 2, 3))
@@ -117,16 +117,16 @@ def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: 
                 "sync", target.bootstrap_servers, topic, 1, FEW * 2, connections=2, security=target.security
             )
             assert run(target, many)["requests_per_s"] > 0
-            crowded = asyncio.run(crowd(target, MANY, memory_bytes(target)))
+            crowded = asyncio.run(measure_crowd(target, MANY, memory_bytes(target)))
             assert crowded["connects_per_s"] > 0
 
 
 @pytest.mark.parametrize("to_brokers", [False, True])
 def test_a_storm_may_come_by_tls(tmp_path: Path, *, to_brokers: bool) -> None:
     """Straight to the brokers, too, where they speak it."""
-    seal = tls.seal(tmp_path / "certificates", to_brokers=to_brokers, brokers=3)
+    tls_files = tls.issue_tls_files(tmp_path / "certificates", to_brokers=to_brokers, brokers=3)
     lines = peers.load_sides()[tls.BOTH if to_brokers else "client"]
-    with storm.staged(tmp_path, 3, 10, (DIRECT, FORWARDER, FLEET), lines, seal) as targets:
+    with storm.staged(tmp_path, 3, 10, (DIRECT, FORWARDER, FLEET), lines, tls_files) as targets:
         found = {target.name: storm.storm(target, MANY) for target in targets}
     assert found.keys() == ({DIRECT, FORWARDER, FLEET} if to_brokers else {FORWARDER, FLEET})
     assert found[FLEET].keys() == {"ms", "cpu_us", "peak_mib"}
@@ -168,7 +168,7 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
 ) -> None:
     fleet, broker_ids = make_fleet(3), frozenset(kafka.brokers)
     suspected = suspicions(fleet)
-    found = one_round(fleet, broker_ids, workers=1)
+    found = measure_round(fleet, broker_ids, workers=1)
     assert found.keys() == {
         "commit_ms",
         "directory_ms",

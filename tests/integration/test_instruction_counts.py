@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import Stage, of_fleet
+from benchmarks.cluster import Stage, fleet_target
 from benchmarks.instruction_counts import (
     PYTHON,
     SYSTEM_CALLS,
     WORKER,
-    calls_per_request,
-    compiled_worker,
-    grown,
+    count_calls_per_request,
+    count_compiled_worker,
+    find_regressions,
     known,
     read,
 )
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.size("test-all")
 @pytest.mark.size("test")
 def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
     """Two to read and two to write; what the worker tells of itself meanwhile comes on top."""
-    calls = calls_per_request(Stage(kafka, [of_fleet(make_fleet(1))]))
+    calls = count_calls_per_request(Stage(kafka, [fleet_target(make_fleet(1))]))
     assert calls >= 4
-    assert grown({SYSTEM_CALLS: {"system_calls": calls}}, known()) == []
+    assert find_regressions({SYSTEM_CALLS: {"system_calls": calls}}, known()) == []
 
 
 def test_compiled_worker_needs_no_more_instructions_than_before(tmp_path: Path) -> None:
-    found = compiled_worker(tmp_path)
+    found = count_compiled_worker(tmp_path)
     # A request takes two reads and two writes: what a forwarder has to do for them, a worker has, too.
     assert (
         0.5
@@ -40,4 +40,4 @@ def test_compiled_worker_needs_no_more_instructions_than_before(tmp_path: Path) 
         < found["instructions_per_connection_of_forwarder"]
     )
     assert found["allocations_per_request"] >= 6
-    assert PYTHON not in read() or grown({WORKER: found}, known()) == []
+    assert PYTHON not in read() or find_regressions({WORKER: found}, known()) == []
