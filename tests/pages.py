@@ -27,6 +27,7 @@ PAGES: Final = (
 PROGRAMS: Final = frozenset(
     {
         "(umask",
+        ".venv/bin/python",
         "FLEET_COMPILE=1",
         "curl",
         "docker",
@@ -39,6 +40,7 @@ PROGRAMS: Final = frozenset(
         "pip",
         "python",
         "python3",
+        "sed",
         "sudo",
         "systemctl",
     }

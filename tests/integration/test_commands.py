@@ -100,7 +100,7 @@ ASKS: Final = re.compile(
 SPARK: Final = re.compile(r"fleet (pipeline|report)\b")
 NODE: Final = re.compile(r"fleet node --config \S+ --node (?P<proxy_id>\w+)\b")
 RESET: Final = re.compile(r"(?:sudo -u fleet )?fleet journal reset .*--node (?P<proxy_id>\w+)")
-MODULE: Final = re.compile(r"python -m (?P<words>.*)")
+MODULE: Final = re.compile(r"(?:\.venv/bin/)?python -m (?P<words>.*)")
 OPTION: Final = re.compile(r"(?<!\S)--[a-z][\w-]*")
 
 
@@ -171,7 +171,9 @@ def help_of(*words: str) -> str:
 
 
 def module_takes(words: Sequence[str]) -> None:
-    """A module, its command if it has any, and options: all are in what it says of itself."""
+    """Check a module, its command if it has any, and its options against its help; files must exist."""
+    for word in words:
+        assert not word.endswith(".py") or (ROOT / word).is_file(), f"no such file: {word}"
     options = {each.partition("=")[0] for each in words if each.startswith("--")}
     begun = next((at for at, each in enumerate(words) if each.startswith("--")), len(words))
     known = set(OPTION.findall(help_of(*words[:begun])))
@@ -332,7 +334,7 @@ def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("pages") / "shared"
     fleet = LocalFleet(folder, kafka.endpoints, timing=HASTY, events={})
     with topics_of(kafka, "fleet."), opened(fleet, kafka) as machines:
-        for name in ("values.yaml", "day.properties"):
+        for name in ("values.yaml", "day.properties", "alerts.yml"):
             (folder / name).touch()
         machines.script("opt/fleet/upgrade", "exec systemctl restart fleet@$1")
         yield machines
@@ -393,6 +395,7 @@ def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
         "fleet rolling-restart --restart-command 'ssh {host} systemctl rstart fleet@{proxy_id}'",
         "python -m benchmarks.takeover --deaths 20",
         "python -m benchmarks.takeovers --kills 20",
+        ".venv/bin/python -m pytest tests/unit/test_no_such_file.py",
         "make benchmark",
         'make bench ARGS="--kills 3"',
         "--scenario leader-kill --inject-command 'shh {host} true'",
