@@ -226,7 +226,7 @@ def single_member_fleet(folder: Path, name: str, brokers: Sequence[Endpoint], **
 def compiled_launcher() -> tuple[str, ...]:
     """The launcher that starts a compiled fleet; empty, with one message, if the code cannot be compiled."""
     try:
-        return compiled.through()
+        return compiled.launcher()
     except compiled.NotCompiled as error:
         print(f"bench: all fleets are in pure Python: {error}", file=sys.stderr)
         return ()

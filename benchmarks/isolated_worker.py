@@ -125,7 +125,7 @@ def running(
 
     Args:   through: a program that becomes the target, and its arguments.
             environment: further variables, for the target only.
-    Raises: BenchError: the target does not come up. NotCompiled: as `compiled.through`.
+    Raises: BenchError: the target does not come up. NotCompiled: as `compiled.launcher`.
     """
     broker_port, _, port = free_ports(3)
     at, upstream = Endpoint("127.0.0.1", port), Endpoint(host_of(1), broker_port)
@@ -139,7 +139,7 @@ def running(
         else:
             both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
             module = ("-m", "benchmarks.isolated_worker", "--worker", str(port), str(broker_port))
-            command = [*compiled.through(), both, *through, sys.executable, *module]
+            command = [*compiled.launcher(), both, *through, sys.executable, *module]
         # Without a fixed seed each start hashes, and samples up, in another way.
         whole = {**os.environ, "PYTHONHASHSEED": "0", **environment}
         proxy = spawn(command, folder / f"{target}.log", env=whole, cwd=ROOT)

@@ -19,7 +19,7 @@ import pytest
 from tests.sizes import file_of
 from tools import shards
 from tools.bootstrap import ROOT
-from tools.shards import KEPT, MEASURED, UNKNOWN_FILE_S, read_durations
+from tools.shards import DURATIONS_FILE, MEASURED_FILE, UNKNOWN_FILE_S, read_durations
 
 OUTPUT: Final = "left_out"
 START_UP_S: Final = 120.0
@@ -38,9 +38,11 @@ def is_parallel(config: pytest.Config) -> bool:
 
 def known_durations() -> dict[str, float]:
     """File → seconds: as committed, and as measured here since then. Files that are gone are left out."""
-    known = read_durations(KEPT)
-    if MEASURED.exists() and (not KEPT.exists() or MEASURED.stat().st_mtime > KEPT.stat().st_mtime):
-        known |= read_durations(MEASURED)
+    known = read_durations(DURATIONS_FILE)
+    if MEASURED_FILE.exists() and (
+        not DURATIONS_FILE.exists() or MEASURED_FILE.stat().st_mtime > DURATIONS_FILE.stat().st_mtime
+    ):
+        known |= read_durations(MEASURED_FILE)
     return {file: seconds for file, seconds in known.items() if (ROOT / file).exists()}
 
 
@@ -68,13 +70,13 @@ class Durations:
             return  # files that ran in part say nothing of how long they take
         incomplete = self._failed | self._left_out.keys()
         taken = {file: round(s, 1) for file, s in self._seconds.items() if file not in incomplete}
-        MEASURED.parent.mkdir(exist_ok=True)
-        with MEASURED.with_suffix(".lock").open("w") as lock:
+        MEASURED_FILE.parent.mkdir(exist_ok=True)
+        with MEASURED_FILE.with_suffix(".lock").open("w") as lock:
             # Two sessions of one shard end at about the same time.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            fresh = MEASURED.with_suffix(".new")
+            fresh = MEASURED_FILE.with_suffix(".new")
             fresh.write_text(json.dumps(dict(sorted((known_durations() | taken).items())), indent=1) + "\n")
-            os.replace(fresh, MEASURED)
+            os.replace(fresh, MEASURED_FILE)
 
 
 class TimeLimit:

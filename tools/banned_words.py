@@ -1,6 +1,6 @@
 """Words that the style guide bans, and what to write instead.
 
-`make lint` checks the files of FOLDERS: identifiers, messages, help texts and comments. A line that has to
+`make lint` checks the files of FOLDERS: identifiers, messages, help texts and comments. A line that must
 keep a word, such as the deprecated alias of a JSON key, ends in the comment `# words: REASON`.
 
     python -m tools.banned_words              checks the files that git knows
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-FOLDERS: Final = ("fleet", "deploy/prometheus", "deploy/helm")
-SUFFIXES: Final = frozenset({".py", ".html", ".yml", ".yaml", ".tpl", ".txt"})
+FOLDERS: Final = ("fleet", "benchmarks", "deploy", "tools", "setup.py", "Makefile")
+SUFFIXES: Final = frozenset({".py", ".html", ".yml", ".yaml", ".tpl", ".txt", ".sh", ""})
+"""Suffixes of files with text for people; the Makefile and container files have none."""
 EXCUSE: Final = re.compile(r"(?:#|//|<!--) words: \S")
 
 INSTEAD: Final = {
@@ -42,8 +43,8 @@ INSTEAD: Final = {
 }
 """Each banned word or phrase as a regular expression, and what to write instead."""
 
-KEPT: Final = frozenset({"told_by"})
-"""Names that are stored: a field of events in topics, and a column of the pipeline's tables."""
+STORED_NAMES: Final = frozenset({"told_by"})
+"""Stored names: a field of events in topics, and a column of the pipeline's tables."""
 
 _PART: Final = re.compile(r"\w")
 # A phrase may be broken by the end of a line, with the quote or the comment sign of the next one.
@@ -64,19 +65,19 @@ class Finding:
 
 
 def findings(text: str) -> Iterator[Finding]:
-    """The banned words of a text, in the order of the text, except on lines that have an excuse."""
+    """Yield the banned words of a text, in the order of the text, except on lines that have an excuse."""
     lines = text.split("\n")
     suggestions = tuple(INSTEAD.values())
     for match in _PATTERN.finditer(text):
         number = text.count("\n", 0, match.start())
-        if not EXCUSE.search(lines[number]) and _identifier(text, match) not in KEPT:
+        if not EXCUSE.search(lines[number]) and _identifier(text, match) not in STORED_NAMES:
             group = match.lastindex
             assert group is not None
             yield Finding(number + 1, " ".join(match[0].split()), suggestions[group - 1])
 
 
 def _identifier(text: str, match: re.Match[str]) -> str:
-    """The identifier that a match is a part of."""
+    """The identifier that contains a match."""
     begin, end = match.span()
     while begin and _PART.fullmatch(text[begin - 1]):
         begin -= 1
@@ -86,7 +87,7 @@ def _identifier(text: str, match: re.Match[str]) -> str:
 
 
 def tracked_files() -> list[Path]:
-    """The files of FOLDERS that git tracks or has not ignored, and that hold text for people."""
+    """The files of FOLDERS with text for people that git tracks or does not ignore, without this list."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *FOLDERS],
         cwd=ROOT,
@@ -95,11 +96,12 @@ def tracked_files() -> list[Path]:
         text=True,
     )
     paths = (ROOT / name for name in listed.stdout.split("\0") if name)
-    return [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
+    this_file = Path(__file__).resolve()
+    return [path for path in paths if path.suffix in SUFFIXES and path.is_file() and path != this_file]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print each banned word with its place, and return how the process ends."""
+    """Print each banned word with its place, and return the exit code."""
     if any(argument in {"-h", "--help"} for argument in arguments):
         print(__doc__.strip())
         return 0

@@ -1,4 +1,4 @@
-"""Brings what the demo and the tests need beyond the machine's own Python, Java, Maven and Go.
+"""Installs what the demo and the tests need beyond the machine's own Python, Java, Maven and Go.
 
     python3 -m tools.bootstrap demo      virtual environment, Kafka
     python3 -m tools.bootstrap test      the same, the development packages, older Kafkas, Kafka Streams and
@@ -7,8 +7,8 @@
     python3 -m tools.bootstrap long      all of that; Helm, kubectl-validate, compose-go and kube-apiserver,
                                          minutes to build; etcd
 
-Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
-done again. All output is on standard error: standard output belongs to the command that is run afterwards.
+Everything but Chromium goes below `.venv` and `build`. A finished step does not run again with the same
+inputs. All output is on standard error: standard output belongs to the command that runs afterwards.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
 OLDER_KAFKAS = ("3.9.2", "4.0.2")
-"""Releases that the tests run beside the newest one, which the pom names."""
+"""Releases that the tests run in addition to the newest one, which the pom names."""
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 PROMETHEUS = "github.com/prometheus/prometheus"
 PROMETHEUS_VERSION = "v0.305.0"
 PROMETHEUS_TOOLS = ("promtool", "prometheus")
 FAKETIME = BUILD / "faketime" / "libfaketime.so.1"
 FAKETIME_FOLDERS = ("lib/*/faketime", "lib/faketime", "lib64/faketime")
-"""Where distributions put it, below /usr."""
+"""The folders below /usr in which distributions put libfaketime."""
 KAFKA_CLIENTS = BUILD / "kafka" / "clients"
 KCAT = BUILD / "kcat" / "kcat"
 CLIENTS_SOURCE = ROOT / "tests" / "clients"
@@ -54,11 +54,11 @@ SARAMA_SOURCE = CLIENTS_SOURCE / "sarama"
 NODE_CLIENTS = BUILD / "node"
 NODE_SHARED = CLIENTS_SOURCE / "node" / "program.js"
 NODE_PACKAGES = {"node": "nodejs", "npm": "npm"}
-"""By program, the Debian package that has it."""
+"""Program → the Debian package that has it."""
 NODE_MAJOR = 20
 RSKAFKA = BUILD / "rskafka" / "debug" / "rskafka-client"
 RSKAFKA_SOURCE = CLIENTS_SOURCE / "rskafka"
-RUST = (1, 85)
+OLDEST_RUST = (1, 85)
 """The oldest Rust that rskafka's own manifest allows."""
 KAFKA_PYTHON = BUILD / "kafka-python"
 KAFKA_PYTHON_LOCK = ROOT / "requirements" / "kafka-python.lock"
@@ -74,7 +74,7 @@ ETCD = BUILD / "etcd" / "etcd"
 BROWSER = ("chromium", "chromedriver")
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 APT = BUILD / "apt"
-OUR_LISTS = ("-o", f"Dir::State::lists={APT / 'lists'}", "-o", f"Dir::Cache={APT / 'cache'}")
+OWN_APT_LISTS = ("-o", f"Dir::State::lists={APT / 'lists'}", "-o", f"Dir::Cache={APT / 'cache'}")
 UNPRIVILEGED = ("-o", "APT::Sandbox::User=", "-o", "Debug::NoLocking=1")
 
 
@@ -85,13 +85,13 @@ class MissingPrograms(Exception):
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
     """Run a command to its end, with its standard output turned to standard error.
 
-    Raises: CalledProcessError: it failed
+    Raises: CalledProcessError: the command failed
     """
     subprocess.run([str(part) for part in command], cwd=cwd, env=env, stdout=sys.stderr, check=True)
 
 
 def fingerprint(*inputs: Path | str) -> str:
-    """One value that changes when any of the files or texts does."""
+    """One value that changes when any of the files or texts changes."""
     digest = hashlib.sha256()
     for each in inputs:
         data = each.read_bytes() if isinstance(each, Path) else each.encode()
@@ -100,18 +100,18 @@ def fingerprint(*inputs: Path | str) -> str:
 
 
 def once(stamp: Path, what: str, inputs: Sequence[Path | str], step: Callable[[], None]) -> None:
-    """Do a step unless its stamp says that it was done with these inputs."""
-    wanted = fingerprint(*inputs)
-    if stamp.exists() and stamp.read_text() == wanted:
+    """Run a step unless its stamp shows that the step was done with these inputs."""
+    current = fingerprint(*inputs)
+    if stamp.exists() and stamp.read_text() == current:
         return
     print(f"bootstrap: {what}", file=sys.stderr, flush=True)
     step()
     stamp.parent.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(wanted)
+    stamp.write_text(current)
 
 
 def make_venv(lock: Path) -> None:
-    """The virtual environment with exactly the locked packages added, and the project in place."""
+    """Make the virtual environment with exactly the locked packages, and the project installed in place."""
     python = VENV / "bin" / "python"
     version = sys.version
 
@@ -133,7 +133,7 @@ def make_venv(lock: Path) -> None:
 
 
 def bring_kafka() -> None:
-    """Kafka's jars, and the client jar whose message definitions the wire tables are generated from."""
+    """Fetch Kafka's jars, and the client jar with the message definitions for the wire tables."""
 
     def both() -> None:
         copy_jars("broker", BUILD / "kafka" / "libs")
@@ -143,12 +143,12 @@ def bring_kafka() -> None:
 
 
 def archive_classes() -> None:
-    """Kafka's classes as a virtual machine has them in memory: brokers and tools start in half the time."""
+    """Archive Kafka's classes as a virtual machine has them in memory: brokers start in half the time."""
     archive = BUILD / "kafka" / "libs.jsa"
     script, java = ROOT / "tools" / "class_archive.py", output_of("java", "--version")
     once(
         archive.with_name("archived"),
-        "running Kafka once, to have its classes ready",
+        "running Kafka once, to archive its classes",
         (POM, script, java),
         partial(run, VENV / "bin" / "python", script),
     )
@@ -160,7 +160,7 @@ def older_kafka(version: str) -> Path:
 
 
 def bring_older_kafkas() -> None:
-    """The jars of releases that the tests run beside the newest one; all log as that one does."""
+    """Fetch the jars of older releases; all log in the same way as the newest."""
     other_logging = "-DexcludeArtifactIds=slf4j-reload4j"
     for version in OLDER_KAFKAS:
         folder = older_kafka(version)
@@ -173,7 +173,7 @@ def bring_older_kafkas() -> None:
 
 
 def bring_kafka_clients() -> None:
-    """Kafka Streams with its examples, and Kafka Connect with its connectors for files."""
+    """Fetch Kafka Streams with its examples, and Kafka Connect with its connectors for files."""
 
     def copy() -> None:
         copy_jars("clients", KAFKA_CLIENTS)
@@ -183,7 +183,7 @@ def bring_kafka_clients() -> None:
 
 
 def bring_program(target: Path, package: str) -> None:
-    """A program, in a folder of its own: the machine's, or that of a Debian package."""
+    """Provide a program in a folder of its own: the machine's, or a Debian package's."""
 
     def bring() -> None:
         installed = shutil.which(target.name)
@@ -198,7 +198,7 @@ def bring_program(target: Path, package: str) -> None:
 
 
 def build_go_clients() -> None:
-    """The tests' programs around client libraries in Go."""
+    """Build the tests' programs that use client libraries in Go."""
     common = sorted(GO_COMMON_SOURCE.glob("*.go"))
     build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go", shared=common)
     build_own(KAFKA_GO, KAFKA_GO_SOURCE, "building a client of kafka-go", shared=common)
@@ -206,7 +206,7 @@ def build_go_clients() -> None:
 
 
 def bring_node_client(name: str) -> Path:
-    """The tests' program around a Node library, and the library of its lock file.
+    """Install the tests' program that uses a Node library, and the library of its lock file.
 
     Tests of `make test-all` call this when they first need it: `make test` needs no Node.
 
@@ -239,14 +239,14 @@ def bring_node_client(name: str) -> Path:
             shutil.copy(each, target)
         run("npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", cwd=target)
 
-    with alone(f"node-{name}"):
+    with exclusive_lock(f"node-{name}"):
         stamp = NODE_CLIENTS / f"{name}-brought"
         once(stamp, f"bringing {name}", [version, *sources], bring)
     return target / "main.js"
 
 
 def bring_rskafka() -> Path:
-    """The tests' program around rskafka, built with the crates of its lock file: a minute or more.
+    """Build the tests' program that uses rskafka, with the crates of its lock file: a minute or more.
 
     Tests of `make test-all` call this when they first need it: `make test` needs no Rust.
 
@@ -256,9 +256,9 @@ def bring_rskafka() -> Path:
     if shutil.which("cargo") is None:
         raise MissingPrograms("the tests of rskafka need cargo: apt-get install cargo")
     version = output_of("cargo", "--version").split()[1]
-    if tuple(map(int, version.split(".")[:2])) < RUST:
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_RUST:
         raise MissingPrograms(
-            f"the tests of rskafka need Rust {'.'.join(map(str, RUST))} or newer, this is {version}:"
+            f"the tests of rskafka need Rust {'.'.join(map(str, OLDEST_RUST))} or newer, this is {version}:"
             " apt-get install cargo (Debian 13 or newer)"
         )
     folder = RSKAFKA.parent.parent
@@ -268,14 +268,14 @@ def bring_rskafka() -> Path:
     def build() -> None:
         run("cargo", "build", "--locked", "--target-dir", folder, cwd=RSKAFKA_SOURCE)
 
-    with alone("rskafka"):
+    with exclusive_lock("rskafka"):
         what = "fetching crates and building a client of rskafka, minutes on a busy machine"
         once(folder / "built", what, [version, *sources], build)
     return RSKAFKA
 
 
 def bring_kafka_python() -> Path:
-    """kafka-python in a virtual environment of its own. Returns: the Python of that environment."""
+    """Install kafka-python in a virtual environment of its own. Returns: its Python."""
     lock, python = KAFKA_PYTHON_LOCK, KAFKA_PYTHON / "bin" / "python"
 
     def bring() -> None:
@@ -283,7 +283,7 @@ def bring_kafka_python() -> Path:
         pip = (python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
         run(*pip, "--require-hashes", "--requirement", lock)
 
-    with alone("kafka-python"):
+    with exclusive_lock("kafka-python"):
         once(KAFKA_PYTHON / "brought", "bringing kafka-python", (sys.version, lock), bring)
     return python
 
@@ -291,16 +291,16 @@ def bring_kafka_python() -> Path:
 def build_own(
     target: Path, source: Path, what: str, options: Sequence[str] = (), shared: Sequence[Path] = ()
 ) -> None:
-    """A Go program of the tests' own.
+    """Build a Go program of the tests.
 
-    Args: shared: what it is built from besides its own folder.
+    Args: shared: the sources that it is built from besides its own folder.
     """
     sources = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go")), *shared]
 
     def build() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         build_it = ("go", "build", "-buildvcs=false", *options)
-        # It may want a newer Go than the rest, which brings that one as it brings modules.
+        # The program may require a newer Go than the rest; Go downloads that version as a module.
         environment = {**os.environ, "GOFLAGS": "", "GOTOOLCHAIN": "auto"}
         run(*build_it, "-o", target, ".", cwd=source, env=environment)
 
@@ -308,20 +308,20 @@ def build_own(
 
 
 def build_deployment_tools() -> None:
-    """What reads the Helm chart and the compose file."""
+    """Build the programs that read the Helm chart and the compose file."""
     for target, module in ((HELM, HELM_MODULE), (KUBECTL_VALIDATE, KUBECTL_VALIDATE_MODULE)):
         stamp = target.with_name(f"{target.name}-built")
         once(stamp, f"building {target.name}, minutes", (module,), partial(go_install, module))
-    build_own(COMPOSE_CHECK, COMPOSE_CHECK_SOURCE, "building what reads compose files")
+    build_own(COMPOSE_CHECK, COMPOSE_CHECK_SOURCE, "building compose-check, which reads compose files")
     build_kube_apiserver()
 
 
 def build_kube_apiserver() -> None:
-    """kube-apiserver, which says of itself what its module's version is: charts ask it for that."""
+    """Build kube-apiserver so that it reports its module's version: charts query the version."""
     source = KUBE_APISERVER_SOURCE
     version = module_version(source / "go.mod", "k8s.io/kubernetes")
-    say_so = f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion={version}"
-    build_own(KUBE_APISERVER, source, "building kube-apiserver, minutes", (say_so,))
+    version_flag = f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion={version}"
+    build_own(KUBE_APISERVER, source, "building kube-apiserver, minutes", (version_flag,))
 
 
 def module_version(file: Path, module: str) -> str:
@@ -331,7 +331,7 @@ def module_version(file: Path, module: str) -> str:
 
 
 def build_toxiproxy() -> None:
-    """Toxiproxy's server, as `build/bin/toxiproxy-server`."""
+    """Build Toxiproxy's server, as `build/bin/toxiproxy-server`."""
 
     def build() -> None:
         go_install(TOXIPROXY)
@@ -341,7 +341,7 @@ def build_toxiproxy() -> None:
 
 
 def bring_prometheus() -> None:
-    """promtool and Prometheus below `build/prometheus/bin`: Debian's, or built where there is no apt."""
+    """Provide promtool and Prometheus below `build/prometheus/bin`: Debian's, or built if there is no apt."""
     folder = BUILD / "prometheus"
 
     def bring() -> None:
@@ -352,14 +352,14 @@ def bring_prometheus() -> None:
             for tool in PROMETHEUS_TOOLS:
                 (folder / "bin" / tool).symlink_to(Path("..", "debian", "usr", "bin", tool))
         except (OSError, subprocess.CalledProcessError):
-            print("bootstrap: building Prometheus, for want of a Debian package", file=sys.stderr, flush=True)
+            print("bootstrap: no Debian package, building Prometheus", file=sys.stderr, flush=True)
             build_prometheus(folder / "source", folder / "bin")
 
     once(folder / "brought", "bringing Prometheus", (PROMETHEUS, PROMETHEUS_VERSION), bring)
 
 
 def bring_faketime() -> None:
-    """libfaketime, which gives one process a wall clock of its own; the machine's where there is no apt."""
+    """Provide libfaketime, which gives a process its own wall clock; the machine's if there is no apt."""
 
     def bring() -> None:
         shutil.rmtree(FAKETIME.parent, ignore_errors=True)
@@ -384,7 +384,7 @@ def bring_faketime() -> None:
 
 
 def bring_browser() -> None:
-    """Debian's Chromium and its driver, where they are not there: the one thing that is installed for all."""
+    """Install Debian's Chromium and its driver if they are missing; only they are installed system-wide."""
     if all(map(shutil.which, BROWSER)):
         return
     print("bootstrap: installing Chromium", file=sys.stderr, flush=True)
@@ -398,7 +398,7 @@ def bring_browser() -> None:
 
 
 def build_prometheus(source: Path, target: Path) -> None:
-    """Build it in a module of our own: `go install …@version` refuses Prometheus's `exclude` lines."""
+    """Build Prometheus in a module of our own: `go install …@version` refuses its `exclude` lines."""
     source.mkdir(parents=True)
     environment = {**os.environ, "GOBIN": str(target), "GOFLAGS": ""}
     run("go", "mod", "init", "prometheus-tools", cwd=source, env=environment)
@@ -416,36 +416,36 @@ def go_install(module: str, folder: Path = BUILD / "bin") -> None:
 def unpack_debian_package(name: str, folder: Path) -> None:
     """Download a package and unpack it, without installing it and without being root.
 
-    Raises: OSError, CalledProcessError: there is no apt here, or it has no such package
+    Raises: OSError, CalledProcessError: the machine has no apt, or apt has no such package
     """
     folder.mkdir(parents=True)
     try:
         run("apt-get", "-q", "download", name, cwd=folder)
     except subprocess.CalledProcessError:
-        # The machine's package lists are missing or too old; ours need no privileges.
+        # The machine's package lists are missing or too old; lists of our own need no privileges.
         for each in ("lists/partial", "cache/archives/partial"):
             (APT / each).mkdir(parents=True, exist_ok=True)
-        run("apt-get", "-q", *OUR_LISTS, *UNPRIVILEGED, "update")
-        run("apt-get", "-q", *OUR_LISTS, *UNPRIVILEGED, "download", name, cwd=folder)
+        run("apt-get", "-q", *OWN_APT_LISTS, *UNPRIVILEGED, "update")
+        run("apt-get", "-q", *OWN_APT_LISTS, *UNPRIVILEGED, "download", name, cwd=folder)
     (package,) = folder.glob("*.deb")
     run("dpkg-deb", "-x", package, folder)
     package.unlink()
 
 
 def unpack_debian_program(package: str, program: str, folder: Path) -> Path:
-    """A program of a Debian package, with the libraries that neither the package nor the machine has.
+    """Unpack a program of a Debian package, with the libraries that the package and the machine lack.
 
     Args:    program: its path in the package
-             folder: where all of that goes; what was there before is removed
-    Returns: what starts it: of the program's name, in the folder
-    Raises:  OSError, CalledProcessError: there is no apt here, or it has no such package
+             folder: the target; its old content is removed
+    Returns: the launcher, with the program's name, in the folder
+    Raises:  OSError, CalledProcessError: the machine has no apt, or apt has no such package
     """
     shutil.rmtree(folder, ignore_errors=True)
     unpack_debian_package(package, folder / "debian")
     binary, libraries = folder / "debian" / program, folder / "libraries"
-    wanted = iter(absent_dependencies(package))
+    absent = iter(absent_dependencies(package))
     while missing := missing_libraries(binary, folder):
-        more = next(wanted, None)
+        more = next(absent, None)
         if more is None:
             raise OSError(f"without {', '.join(missing)}")
         unpack_debian_package(more, libraries / more)
@@ -459,7 +459,7 @@ def unpack_debian_program(package: str, program: str, folder: Path) -> Path:
 def absent_dependencies(package: str) -> Iterator[str]:
     """The libraries that a Debian package needs, directly or not, and that are not installed."""
     only_depends = [f"--no-{each}" for each in ("recommends", "suggests", "conflicts", "breaks", "replaces")]
-    lists = OUR_LISTS if APT.exists() else ()
+    lists = OWN_APT_LISTS if APT.exists() else ()
     asked = ("depends", "--recurse", *only_depends, "--no-enhances", package)
     listing = output_of("apt-cache", *lists, *asked)
     for name in (line for line in listing.splitlines() if line.startswith("lib")):
@@ -471,13 +471,13 @@ def absent_dependencies(package: str) -> Iterator[str]:
 
 
 def missing_libraries(binary: Path, folder: Path) -> list[str]:
-    """What a program's loader does not find, neither on the machine nor in what is unpacked in a folder."""
+    """The libraries that a program's loader finds neither on the machine nor in a folder."""
     listing = output_of("ldd", str(binary), env={**os.environ, "LD_LIBRARY_PATH": library_path(folder)})
     return [line.split()[0] for line in listing.splitlines() if line.endswith("not found")]
 
 
 def library_path(folder: Path) -> str:
-    """The folders that hold libraries of what is unpacked in a folder."""
+    """The folders below a folder that hold libraries, as LD_LIBRARY_PATH."""
     return os.pathsep.join(sorted({str(library.parent) for library in folder.rglob("*.so.*")}))
 
 
@@ -486,7 +486,7 @@ def output_of(*command: str, env: dict[str, str] | None = None) -> str:
 
 
 def make_locks() -> None:
-    """Resolve pyproject.toml anew into requirements/*.lock, with hashes and without naming any index."""
+    """Resolve pyproject.toml into requirements/*.lock again, with hashes and without naming any index."""
     venv, folder = BUILD / "lock", ROOT / "requirements"
     if not (venv / "bin" / "uv").exists():
         run(sys.executable, "-m", "venv", "--clear", venv)
@@ -496,11 +496,11 @@ def make_locks() -> None:
     anonymous = ("--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--upgrade")
     header = ("--custom-compile-command", "make lock")
     inputs = ("pyproject.toml", "requirements/build.in")
-    # The development packages first: what both need is then the same in both.
+    # The development packages come first, so that the other locks take the same versions.
     dev, demo, node = (f"requirements/{each}.lock" for each in ("dev", "demo", "node"))
     run(*compile_, *anonymous, *header, "--extra", "dev", *inputs, "-o", dev)
     run(*compile_, *anonymous, *header, "--extra", "demo", *inputs, "-c", dev, "-o", demo)
-    run(*compile_, *anonymous, *header, *inputs, "-c", dev, "-o", node)  # what a member needs, no more
+    run(*compile_, *anonymous, *header, *inputs, "-c", dev, "-o", node)  # only what a member needs
     compiler = ("requirements/compile.in", "-o", "requirements/compile.lock")
     run(*compile_, *anonymous, *header, "-c", dev, *compiler)
     client = ("requirements/kafka-python.in", "-o", "requirements/kafka-python.lock")
@@ -508,8 +508,8 @@ def make_locks() -> None:
 
 
 @contextmanager
-def alone(what: str = "bootstrap") -> Iterator[None]:
-    """Keep whoever would do the same in this work tree waiting until the first is through."""
+def exclusive_lock(what: str = "bootstrap") -> Iterator[None]:
+    """Let one process at a time do this in the work tree; the others wait."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / f"{what}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -517,9 +517,9 @@ def alone(what: str = "bootstrap") -> Iterator[None]:
 
 
 def bring_all(purpose: str) -> None:
-    """What one purpose needs. Python's, Java's and other packages come side by side: most of it is waiting.
+    """Install all that one purpose needs. The package managers run at the same time: most of it is waiting.
 
-    Raises: CalledProcessError: a part failed; the others have ended, too
+    Raises: CalledProcessError: a part failed; the other parts have ended, too
     """
     python = partial(make_venv, ROOT / "requirements" / ("demo.lock" if purpose == "demo" else "dev.lock"))
     if purpose == "demo":
@@ -559,7 +559,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("purpose", choices=("demo", "test", "long", "lock"))
     purpose = parser.parse_args(arguments).purpose
     try:
-        with alone():
+        with exclusive_lock():
             if purpose == "lock":
                 make_locks()
                 return 0

@@ -1,9 +1,10 @@
-"""Kafka's classes as a virtual machine keeps them in memory: brokers and tools start in half the time.
+"""The archive of Kafka's classes, as a virtual machine keeps them in memory: brokers start in half the time.
 
-    python tools/class_archive.py       writes build/kafka/libs.jsa, out of what a broker and some tools load
+    python tools/class_archive.py       writes build/kafka/libs.jsa from the classes that a broker and tools
+    load
 
-`fleet.drills.cluster.kafka.java` uses the archive where there is one. A virtual machine that did not write
-it, or has other jars, passes it over.
+`fleet.drills.cluster.kafka.java` uses the archive if there is one. A virtual machine of another version, or
+with other jars, ignores the archive.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TOOLS = {
     "kafka.admin.ConfigCommand": ("--describe", "--entity-type", "brokers"),
     "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand": ("--list",),
 }
-"""What is run once, each in a virtual machine of its own."""
+"""Command lines of tools; each runs once in a virtual machine of its own."""
 TOPIC = "classes"
 
 
@@ -44,7 +45,7 @@ def main() -> int:
 
 
 def work(kafka: KafkaCluster) -> None:
-    """Some of what brokers and tools are for."""
+    """Use brokers and tools, so that they load their usual classes."""
     common: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
     producer = Producer({**common, "enable.idempotence": True})
     producer.produce(TOPIC, b"x")
@@ -62,7 +63,7 @@ def work(kafka: KafkaCluster) -> None:
 
 
 def dump(classes: Path) -> None:
-    """Write the archive. A part of one would be worse than none: it takes its place when it is whole."""
+    """Write the archive to a temporary file first: an incomplete archive would be worse than none."""
     archive = archive_of(CHECKOUT_LIBS)
     fresh = archive.with_suffix(".new")
     fresh.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""The wheel with the data plane compiled by mypyc (see `setup.py`), unpacked beside the source tree.
+"""The wheel with the data plane compiled by mypyc (see `setup.py`), unpacked next to the source tree.
 
-    python -m tools.compiled        builds it, where it is not there yet, and prints where
+    python -m tools.compiled        builds the wheel if it is missing, and prints its folder
 
-Needs a C compiler and Python's headers. Everywhere else the fleet is what it is: pure Python.
+Compiling requires a C compiler and Python's headers. Without them the fleet is pure Python.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
-from tools.bootstrap import BUILD, ROOT, alone, once
+from tools.bootstrap import BUILD, ROOT, exclusive_lock, once
 
 FOLDER: Final = BUILD / "compiled"
 FILES: Final = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 class NotCompiled(Exception):
-    """mypyc, or the C compiler, does not take it; in words for whoever is at the terminal."""
+    """mypyc or the C compiler failed; the message is for the person at the terminal."""
 
 
 def build() -> Path:
-    """The folder that `fleet` is to be imported from; made anew where a source has changed.
+    """The folder to import `fleet` from; built again after a source has changed.
 
     Raises: NotCompiled
     """
     sources = [*sorted((ROOT / "fleet").rglob("*.py")), *(ROOT / name for name in FILES)]
     inputs: list[Path | str] = [*sources, *(str(each.relative_to(ROOT)) for each in sources)]
     inputs += [version("mypy"), version("setuptools"), sys.version]
-    with alone("compiled"):
-        once(FOLDER / "built", "compiling the data plane, a minute", inputs, _build_anew)
+    with exclusive_lock("compiled"):
+        once(FOLDER / "built", "compiling the data plane, a minute", inputs, _build_again)
     return FOLDER
 
 
-def through() -> tuple[str, ...]:
-    """What a command is to begin with so that it takes the compiled modules. Raises: NotCompiled"""
+def launcher() -> tuple[str, ...]:
+    """The prefix of a command that makes it import the compiled modules. Raises: NotCompiled"""
     folder = build()
     return ("env", f"--chdir={folder}", f"PYTHONPATH={folder}")
 
 
-def _build_anew() -> None:
+def _build_again() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
-    source = FOLDER / "source"  # setuptools writes beside what it builds
+    source = FOLDER / "source"  # setuptools writes next to the sources that it builds
     shutil.copytree(ROOT / "fleet", source / "fleet", ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copy(ROOT / name, source)

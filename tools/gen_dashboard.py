@@ -5,8 +5,7 @@
 
 Every member exports the whole ownership table. Panels about the fleet show the maximum over the members, so
 one scraped member is enough for them. Panels about the data plane add up the values of all members. If the
-user
-chooses one member, all panels show the values of that member, except recorded metrics: they describe the
+user chooses one member, all panels show the values of that member, except recorded metrics: they describe the
 whole fleet.
 """
 

@@ -1,5 +1,4 @@
-"""Writes docs/schemas/*.schema.json, the JSON Schemas of the documents of members and of commands with
---json.
+"""Writes docs/schemas/*.schema.json, the JSON Schemas of members' documents and of commands with --json.
 
 python -m tools.gen_schemas           write all schemas
 python -m tools.gen_schemas --check   exit with 1 if a schema differs

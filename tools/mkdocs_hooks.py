@@ -1,6 +1,6 @@
-"""A hook of mkdocs: every decision is in the navigation, and links out of docs/ are names.
+"""A hook of mkdocs: adds every decision to the navigation, and turns links out of docs/ into names.
 
-In the repository those links lead to what they name; `tests/tools/test_docs.py` looks that they do.
+In the repository those links lead to files; `tests/tools/test_docs.py` checks that the files exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The list of modules in docs/architecture.md, made of the first sentence of each module's docstring.
 
-python -m tools.module_list           writes the list
-python -m tools.module_list --check   exits with 1 if the page differs
+python -m tools.module_list           write the list
+python -m tools.module_list --check   exit with 1 if the page differs
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Names everything that this machine lacks, all at once, each with the Debian command that installs it.
+# Lists all programs that this machine lacks, each with the Debian command that installs the program.
 #
 # Usage:   tools/prerequisites.sh demo|test     (PYTHON names the interpreter; default python3)
-# Exit:    0 nothing is missing; 1 something is
+# Exit:    0 nothing is missing; 1 a program is missing
 # Plain sh, because Python may be what is missing.
 set -u
 
@@ -18,12 +18,12 @@ lacks() { # what, command
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-java_major() { # 17 for 17.0.15, 8 for 1.8.0_392, 0 where it cannot be told
+java_major() { # 17 for 17.0.15, 8 for 1.8.0_392, 0 if the version is unknown
     java -version 2>&1 |
         sed -n 's/.* version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p' | { read -r major _ && echo "$major" || echo 0; }
 }
 
-go_minor() { # 21 for go1.21.3, 0 where it cannot be told
+go_minor() { # 21 for go1.21.3, 0 if the version is unknown
     go version 2>/dev/null | sed -n 's/.*go1\.\([0-9][0-9]*\).*/\1/p' | { read -r minor _ && echo "$minor" || echo 0; }
 }
 
@@ -45,11 +45,11 @@ if [ "$purpose" = test ]; then
     for each in bash curl openssl; do
         have "$each" || lacks "$each" "apt-get install $each"
     done
-    # root has it installed by tools/bootstrap.py
+    # for root, tools/bootstrap.py installs both
     if { ! have chromium || ! have chromedriver; } && { [ "$(id -u 2>/dev/null || echo 1)" -ne 0 ] || ! have apt-get; }; then
         lacks "Chromium and its driver" "apt-get install chromium chromium-driver"
     fi
-    # where there is apt-get, tools/bootstrap.py unpacks these two below build
+    # with apt-get, tools/bootstrap.py unpacks these two below build
     if ! have apt-get && ! have faketime; then
         lacks "libfaketime" "apt-get install faketime"
     fi

@@ -1,10 +1,10 @@
-"""One command in the time that another leaves: tests with servers wait for a third of theirs.
+"""Runs a command in the CPU time that a second one leaves idle: tests with servers wait a third of it.
 
     python -m tools.run_idle build/computed.txt COMMAND… -- COMMAND…
 
-The first gives way to the second: it has Linux' policy for what is not urgent, SCHED_IDLE, and gets a CPU
-that nobody else wants. What it prints goes to the file, and to standard output when both have ended. The exit
-code is the second's; where that is 0, the first's.
+The first command gives way to the second: Linux runs it with the policy SCHED_IDLE, on a CPU that no other
+process needs. Its output goes to the file, and to standard output when both have ended. The exit code is the
+second command's, or the first command's if the second one's is 0.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from fleet.runtime.child import die_with_parent
 
-LEAST = b"19"
-"""Linux shares CPUs among sessions first (sched_autogroup_enabled), each as nice as its file says."""
+LOWEST_PRIORITY = b"19"
+"""The lowest priority of a session: Linux shares CPUs among sessions first (sched_autogroup_enabled)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,33 +29,33 @@ def main(arguments: Sequence[str]) -> int:
     return run(arguments[1:between], arguments[between + 1 :], Path(arguments[0]))
 
 
-def run(patient: Sequence[str], urgent: Sequence[str], log: Path) -> int:
-    """Run both. Returns: the exit code."""
+def run(idle_command: Sequence[str], main_command: Sequence[str], log: Path) -> int:
+    """Run both commands. Returns: the exit code."""
     end_with_this = partial(die_with_parent, os.getpid())
 
-    def leave_room() -> None:
+    def lower_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         with suppress(OSError):
-            Path("/proc/self/autogroup").write_bytes(LEAST)
+            Path("/proc/self/autogroup").write_bytes(LOWEST_PRIORITY)
         end_with_this()
 
     log.parent.mkdir(parents=True, exist_ok=True)
-    print(f"beside: {' '.join(patient)}, into {log}", file=sys.stderr, flush=True)
+    print(f"in idle time: {' '.join(idle_command)}, output in {log}", file=sys.stderr, flush=True)
     with log.open("wb") as output:
-        giving_way = subprocess.Popen(
-            patient, stdout=output, stderr=output, preexec_fn=leave_room, start_new_session=True
+        idle_process = subprocess.Popen(
+            idle_command, stdout=output, stderr=output, preexec_fn=lower_priority, start_new_session=True
         )
 
     def interrupt(*_: object) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(giving_way.pid, signal.SIGINT)
+            os.killpg(idle_process.pid, signal.SIGINT)
 
-    # Ctrl-C reaches the second by itself; both tell what they have come to.
+    # Ctrl-C reaches the second command by itself; both print their results.
     signal.signal(signal.SIGINT, interrupt)
-    code = subprocess.call(urgent, preexec_fn=end_with_this)
-    other = giving_way.wait()
+    code = subprocess.call(main_command, preexec_fn=end_with_this)
+    idle_code = idle_process.wait()
     sys.stdout.buffer.write(log.read_bytes())
-    return code or other
+    return code or idle_code
 
 
 if __name__ == "__main__":

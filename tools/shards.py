@@ -31,11 +31,11 @@ from typing import Final
 
 from tools.bootstrap import BUILD, ROOT
 
-KEPT: Final = ROOT / "tests" / "durations.json"
+DURATIONS_FILE: Final = ROOT / "tests" / "durations.json"
 """File → seconds on a quiet machine; committed, so that every clone cuts the same shards."""
-MEASURED: Final = BUILD / "durations.json"
+MEASURED_FILE: Final = BUILD / "durations.json"
 """The same, as the last runs of `make test-all` here measured it."""
-LEFT_OUT: Final = BUILD / "left-out.txt"
+LEFT_OUT_FILE: Final = BUILD / "left-out.txt"
 """The files that a run with a limit has left out, one a line."""
 
 IN_PROCESS: Final = "tests/integration/in_process"
@@ -55,7 +55,7 @@ SERVER_FOLDERS: Final = (
 
 SHARD_GOAL_S: Final = 15 * 60.0
 UNKNOWN_FILE_S: Final = 20.0
-"""What a file with servers counts that nobody has timed yet."""
+"""The assumed duration of a file with servers that was never timed."""
 UNKNOWN_UNIT_FILE_S: Final = 1.0
 INTERRUPTED: Final = 130
 
@@ -145,7 +145,7 @@ def server_tests_s(shard: Shard, durations: Mapping[str, float]) -> float:
     return sum(durations.get(file, UNKNOWN_FILE_S) for file in shard.server)
 
 
-def chosen(text: str, durations: Mapping[str, float], commit: str) -> list[tuple[str, Shard]]:
+def select_shards(text: str, durations: Mapping[str, float], commit: str) -> list[tuple[str, Shard]]:
     """The shards that a text names, each with its name.
 
     Args:    text: `all`, `K/N`, or `auto` for the shard and the first file that the commit's hash chooses
@@ -167,8 +167,8 @@ def chosen(text: str, durations: Mapping[str, float], commit: str) -> list[tuple
     return [(text, shard)]
 
 
-def read_durations(path: Path = KEPT) -> dict[str, float]:
-    """File → seconds; empty where there is no such file yet."""
+def read_durations(path: Path = DURATIONS_FILE) -> dict[str, float]:
+    """File → seconds; empty if the file does not exist yet."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
@@ -191,8 +191,8 @@ def call(command: Sequence[str]) -> int:
 
 
 def note_left_out(files: Iterable[str]) -> None:
-    """Have the end of the run name these files."""
-    with LEFT_OUT.open("a") as noted:
+    """Note files that this run leaves out; the end of the run names them."""
+    with LEFT_OUT_FILE.open("a") as noted:
         noted.writelines(f"{file}\n" for file in files)
 
 
@@ -228,9 +228,9 @@ def run(name: str, shard: Shard, options: Sequence[str], end_by_s: float | None)
 def run_all(
     named: Sequence[tuple[str, Shard]], options: Sequence[str] = (), end_by_s: float | None = None
 ) -> int:
-    """Run shards one after the other, and say in the end what came of them. Returns: the exit code."""
-    LEFT_OUT.parent.mkdir(exist_ok=True)
-    LEFT_OUT.unlink(missing_ok=True)
+    """Run shards one after the other, and print a summary at the end. Returns: the exit code."""
+    LEFT_OUT_FILE.parent.mkdir(exist_ok=True)
+    LEFT_OUT_FILE.unlink(missing_ok=True)
     failed = []
     for name, shard in named:
         code = run(name, shard, options, end_by_s)
@@ -239,21 +239,21 @@ def run_all(
         if code:
             failed.append(name)
     names = ", ".join(name for name, _ in named)
-    said = [f"a test failed in shard {', '.join(failed)}" if failed else f"no test failed in shard {names}"]
-    if LEFT_OUT.exists():
-        left_out = LEFT_OUT.read_text().splitlines()
-        said += [f"left out for lack of time, {len(left_out)} files:", *left_out]
-    print("make test-all:", "\n  ".join(said), file=sys.stderr, flush=True)
+    lines = [f"a test failed in shard {', '.join(failed)}" if failed else f"no test failed in shard {names}"]
+    if LEFT_OUT_FILE.exists():
+        left_out = LEFT_OUT_FILE.read_text().splitlines()
+        lines += [f"left out for lack of time, {len(left_out)} files:", *left_out]
+    print("make test-all:", "\n  ".join(lines), file=sys.stderr, flush=True)
     return int(bool(failed))
 
 
 def announce(named: Sequence[tuple[str, Shard]], durations: Mapping[str, float]) -> None:
-    """Say what is about to run, and for how long."""
+    """Print what will run, and for how long."""
     minutes = sum(minutes_of(shard, durations) for _, shard in named)
     files = sum(len(shard.files()) for _, shard in named)
     names = ", ".join(name for name, _ in named)
-    said = f"make test-all: shard {names}: {files} test files, about {minutes} minutes on a quiet machine"
-    print(f"{said} with two cores, twice as long on a slow one", file=sys.stderr, flush=True)
+    text = f"make test-all: shard {names}: {files} test files, about {minutes} minutes on a quiet machine"
+    print(f"{text} with two cores, twice as long on a slow one", file=sys.stderr, flush=True)
 
 
 def show(as_json: bool) -> None:
@@ -272,15 +272,15 @@ def show(as_json: bool) -> None:
 
 def keep() -> int:
     """Copy what was measured here to the committed file. Returns: the exit code."""
-    if not MEASURED.exists():
-        print(f"no {MEASURED.relative_to(ROOT)}: run make test-all first", file=sys.stderr)
+    if not MEASURED_FILE.exists():
+        print(f"no {MEASURED_FILE.relative_to(ROOT)}: run make test-all first", file=sys.stderr)
         return 1
-    shutil.copy(MEASURED, KEPT)
+    shutil.copy(MEASURED_FILE, DURATIONS_FILE)
     return 0
 
 
 def head() -> str:
-    """The id of the commit that is checked out. Raises: WrongShard: this is no clone"""
+    """The id of the commit that is checked out. Raises: WrongShard: the folder is not a clone"""
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise WrongShard(f"SHARD=auto needs a git clone; use K/N ({done.stderr.strip()})")
@@ -299,7 +299,7 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("shard", nargs="?", default="all", help="K/N, all (the default) or auto")
     running.add_argument("--end-by", type=float, metavar="UNIX_S", help="stop in time; name what is left out")
     running.add_argument("--from", dest="first", metavar="FILE", help="the file with servers to begin with")
-    running.add_argument("--announce", action="store_true", help="only say what would run, and how long")
+    running.add_argument("--announce", action="store_true", help="only print what would run, and how long")
     running.add_argument("--pytest", default="", metavar="OPTIONS", help="more options for pytest")
     commands.add_parser("keep", help="copy the measured durations to tests/durations.json")
     return found
@@ -314,7 +314,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     durations = read_durations()
     try:
-        named = chosen(given.shard, durations, head() if given.shard == "auto" else "")
+        named = select_shards(given.shard, durations, head() if given.shard == "auto" else "")
         if given.first is not None:
             named = [(name, shard.starting_with(given.first)) for name, shard in named]
     except WrongShard as error:

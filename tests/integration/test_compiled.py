@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 def test_a_fleet_takes_over_with_it(kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
     fleet, topic = LocalFleet(tmp_path, kafka.endpoints, 3, timing=IMPATIENT), make_topic()
-    fleet.through = dict.fromkeys(fleet.members, compiled.through())
+    fleet.through = dict.fromkeys(fleet.members, compiled.launcher())
     with fleet:
         fleet.await_settled(frozenset(kafka.brokers))
         assert all(is_compiled(worker) for each in fleet.members for worker in workers(fleet, each))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tools import shards
 from tools.bootstrap import ROOT
-from tools.shards import Shard, WrongShard, chosen, cut
+from tools.shards import Shard, WrongShard, cut, select_shards
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -117,32 +117,32 @@ def test_chosen_by_a_commit_is_a_whole_shard_from_some_file_on() -> None:
     count = shards.shard_count(durations)
     starts = set()
     for number in range(40):
-        ((name, shard),) = chosen("auto", durations, f"commit {number}")
-        ((_, whole),) = chosen(name, durations, "")
+        ((name, shard),) = select_shards("auto", durations, f"commit {number}")
+        ((_, whole),) = select_shards(name, durations, "")
         assert name.endswith(f"/{count}")
         assert sorted(shard.files()) == sorted(whole.files())
         starts.add((name, shard.server[0]))
     assert {name for name, _ in starts} == {f"{each}/{count}" for each in range(1, count + 1)}
     assert len(starts) > 2 * count
-    assert chosen("auto", durations, COMMIT) == chosen("auto", durations, COMMIT)
+    assert select_shards("auto", durations, COMMIT) == select_shards("auto", durations, COMMIT)
 
 
 def test_chosen_all_are_all_shards() -> None:
-    names = [name for name, _ in chosen("all", {}, "")]
+    names = [name for name, _ in select_shards("all", {}, "")]
     assert names == [f"{each}/{len(names)}" for each in range(1, len(names) + 1)]
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "2/4/6", "a/b", "1 / 2"])
 def test_chosen_text_that_names_no_shard_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(WrongShard, match="use K/N with 1 <= K <= N, for example 2/"):
-        chosen(text, {}, "")
+        select_shards(text, {}, "")
     assert shards.main(["run", text]) == 2
     assert f"SHARD={text!r}" in capsys.readouterr().err
 
 
 def test_chosen_shard_without_files_is_refused() -> None:
     with pytest.raises(WrongShard, match="has no file with servers; use a smaller N"):
-        chosen("3/5000", {}, "")
+        select_shards("3/5000", {}, "")
 
 
 def test_chosen_by_a_commit_needs_a_clone(
@@ -181,7 +181,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, .
         return int(command[-1].endswith("test_bad.py"))
 
     monkeypatch.setattr(shards, "call", call)
-    monkeypatch.setattr(shards, "LEFT_OUT", tmp_path / "left-out.txt")
+    monkeypatch.setattr(shards, "LEFT_OUT_FILE", tmp_path / "left-out.txt")
     return commands
 
 
@@ -253,8 +253,8 @@ def test_call_waits_for_a_command_that_cleans_up_on_interrupt() -> None:
 
 def test_keep_copies_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shards, "ROOT", tmp_path)
-    monkeypatch.setattr(shards, "MEASURED", tmp_path / "build.json")
-    monkeypatch.setattr(shards, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(shards, "MEASURED_FILE", tmp_path / "build.json")
+    monkeypatch.setattr(shards, "DURATIONS_FILE", tmp_path / "kept.json")
     assert shards.main(["keep"]) == 1
     (tmp_path / "build.json").write_text('{"tests/unit/test_a.py": 1.5}')
     assert shards.main(["keep"]) == 0

@@ -32,8 +32,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     kept.write_text('{"old.py": 7.0, "cut.py": 8.0, "bad.py": 9.0, "gone.py": 1.0}')
     os.utime(kept, (1.0, 1.0))
     monkeypatch.setattr(timing, "ROOT", tmp_path)
-    monkeypatch.setattr(timing, "KEPT", kept)
-    monkeypatch.setattr(timing, "MEASURED", tmp_path / "build" / "durations.json")
+    monkeypatch.setattr(timing, "DURATIONS_FILE", kept)
+    monkeypatch.setattr(timing, "MEASURED_FILE", tmp_path / "build" / "durations.json")
     return tmp_path / "build" / "durations.json"
 
 
@@ -158,7 +158,7 @@ def test_limit_names_what_it_left_out_and_ends_open_fixtures(
     monkeypatch.setattr("time.time", lambda: 101.0)
     monkeypatch.setattr(timing, "file_of", lambda item: item.file)
     monkeypatch.setattr(timing, "tear_down", ended.append)
-    monkeypatch.setattr("tools.shards.LEFT_OUT", tmp_path / "left-out.txt")
+    monkeypatch.setattr("tools.shards.LEFT_OUT_FILE", tmp_path / "left-out.txt")
     tests = [SimpleNamespace(file=file) for file in ("a.py", "a.py", "b.py")]
     assert [limited.pytest_runtest_protocol(each) for each in tests] == [True] * 3  # type: ignore[arg-type]
     assert ended == tests[:1]
@@ -192,7 +192,7 @@ sys.path.insert(0, ROOT)
 from tests import timing
 
 timing.file_of = lambda item: item.path.name
-timing.shards.LEFT_OUT = Path(__file__).with_name("left-out.txt")
+timing.shards.LEFT_OUT_FILE = Path(__file__).with_name("left-out.txt")
 LIMIT = timing.TimeLimit(float("inf"), {}, Counter())
 
 
