@@ -1,5 +1,5 @@
-# Every target is complete in itself on a fresh machine: it says what is missing, brings the rest, and goes.
-# Standard output belongs to the command at the end (make demo ARGS=--json prints one object); the rest goes to standard error.
+# Every target works on a fresh machine: it lists missing programs, installs everything else, and runs.
+# Standard output belongs to the last command (make demo ARGS=--json prints one object); all else goes to standard error.
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -12,26 +12,26 @@ BIN := .venv/bin
 IN_PROCESS = tests/integration/in_process
 UNIT_TESTS = tests/unit tests/drills tests/tools tests/benchmarks $(IN_PROCESS)
 PYTEST = $(BIN)/python -m pytest $(ARGS)
-# Tests without servers take turns on all cores; a debugger needs one: ARGS="-n 0 --pdb"
+# Tests without servers run on all cores; a debugger needs one process: ARGS="-n 0 --pdb"
 ALL_CORES = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
-# Tests with servers mostly wait: tests that only compute run in the time that they leave idle.
+# Tests with servers mostly wait: tests that only compute run in the idle time of those.
 RUN_IDLE = $(BIN)/python -m tools.run_idle
 SERVER_TESTS = tests/integration tests/conformance tests/hostile tests/pipeline tests/spark_crosscheck tests/chaos
 WITH_SERVERS = $(SERVER_TESTS) --ignore=$(IN_PROCESS)
 export PYTHON
 export NO_MKDOCS_2_WARNING = 1
-# Where Python may not keep what it has compiled, each member compiles all of fleet/ when it starts.
+# If Python may not write its bytecode, each member compiles all of fleet/ when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/build/bin:$(CURDIR)/build/prometheus/bin:$(PATH)
 
-help: ## This list
+help: ## List all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 	@echo 'ARGS="…" is passed on, for example: make demo ARGS="--rounds 4 --kill leader", make unit ARGS="-k assign"'
 
-demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, shows the takeover, audits the records
+demo: ready-demo ## Run three brokers, three proxies and real clients; kill a proxy, show the takeover, audit the records
 	@$(BIN)/python -m fleet demo $(ARGS)
 
-test: ## 15 minutes: lint, types, unit tests, and a test of each promise against real Kafka
+test: ## Run lint, types, unit tests, and a test of each promise against real Kafka: 15 minutes
 	@echo 'make test: 9 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
 	@$(MAKE) lint
 	@$(ALL_CORES) --size=test --durations=10 $(UNIT_TESTS)
@@ -39,15 +39,15 @@ test: ## 15 minutes: lint, types, unit tests, and a test of each promise against
 	 $(PYTEST) --size=test --durations=20 $(WITH_SERVERS)
 
 SHARDS = -m tools.shards run $(or $(SHARD),all)
-test-all: ## Every test but those of test-long, in shards of a quarter of an hour: SHARD=2/4
+test-all: ## Run every test but those of test-long, in shards of a quarter of an hour: SHARD=2/4
 	@$(PYTHON) $(SHARDS) --announce
 	@$(MAKE) lint
 	@$(BIN)/python $(SHARDS) --pytest="$(ARGS)" $(if $(END_BY),--end-by=$(END_BY))
 
-durations: ## Copy what test-all has measured to tests/durations.json, by which shards are cut
+durations: ## Copy the durations that test-all measured to tests/durations.json, which decides the shards
 	@$(PYTHON) -m tools.shards keep
 
-lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
+lint: ready-test ## Check style, types, import contracts, and that generated files are up to date
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -59,21 +59,21 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python -m tools.module_list --check
 	@$(BIN)/python -m tools.banned_words
 
-unit: ready-test ## Unit and property tests, and those that open sockets without Kafka
+unit: ready-test ## Run unit and property tests, and tests that open sockets without Kafka
 	@$(ALL_CORES) $(UNIT_TESTS) tests/property
 
-integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
+integration: ready-test ## Run tests against real Kafka, with third-party clients
 	@$(PYTEST) tests/integration --ignore=$(IN_PROCESS)
 
-conformance: ready-test ## Every API and version that Kafka defines through a fleet; with ARGS, as a report: ARGS=--json
+conformance: ready-test ## Test every API and version of Kafka through a fleet; with ARGS, print a report: ARGS=--json
 	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.conformance $(ARGS),$(PYTEST) tests/conformance)
 
-chaos: ready-test ## Tests that break members and networks; with ARGS, seeded runs: ARGS="--runs 5 --seed 1 --json"
+chaos: ready-test ## Run tests that break members and networks; with ARGS, seeded runs: ARGS="--runs 5 --seed 1 --json"
 	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.chaos.seeded $(ARGS),$(PYTEST) tests/chaos)
 
-# Runs that are done need not be done again, as long as fleet/ is what it was then.
+# Finished runs are not repeated as long as fleet/ is unchanged.
 CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
-test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
+test-long: ready-long ## Run 220 seeded chaos runs, reported in docs/reliability.md: hours; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m tests.onboarding --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
 	@$(BIN)/python -m pytest -s --size=test-long tests >&2
 	@$(BIN)/python -m pytest tests/spark_crosscheck --kills 5 >&2
@@ -87,23 +87,23 @@ test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m tests.chaos.seeded --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
 	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl
 
-pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that Spark judges, too: ARGS="--seed 3 --json"
+pipeline: ready-test ## Run tests of the data pipeline; with ARGS, a chaos run that Spark also audits: ARGS="--seed 3 --json"
 	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.chaos.seeded.spark_check $(ARGS),$(PYTEST) tests/pipeline tests/spark_crosscheck)
 
-bench: ready-test ## CPU and latency beside HAProxy
+bench: ready-test ## Measure CPU and latency, compared with HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-check: ready-test ## Instructions, allocations, copies and system calls of a frame: no more than there were
+bench-check: ready-test ## Count instructions, allocations, copies and system calls of a frame; compare with the baseline
 	@$(BIN)/python -m benchmarks.instruction_counts $(ARGS)
 
-docs: ready-test ## The handbook as a site, build/site/index.html; links are checked
+docs: ready-test ## Build the handbook as a site, build/site/index.html, and check its links
 	@$(BIN)/python -m mkdocs build --quiet $(ARGS)
 	@echo build/site/index.html
 
-lock: ## Resolve the dependencies anew into requirements/*.lock
+lock: ## Resolve the dependencies into requirements/*.lock again
 	@$(PYTHON) -m tools.bootstrap lock
 
-clean: ## Remove everything that make has brought or built
+clean: ## Remove everything that make installed or built
 	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache kafka_proxy_fleet.egg-info
 
 ready-demo:

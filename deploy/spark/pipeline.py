@@ -1,6 +1,6 @@
 """`fleet pipeline` for a Spark cluster: spark-submit --master … pipeline.py run --config … --out …
 
-Executors need the package, too: install it in their environment, or pass the project's wheel with --py-files.
+Executors also need the package: install it in their environment, or pass the project's wheel with --py-files.
 """
 
 import sys

@@ -15,7 +15,7 @@ app.kubernetes.io/name: fleet
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- /* The image of a member: by its digest, where there is one. */ -}}
+{{- /* The image of a member: by its digest, if there is one. */ -}}
 {{- define "fleet.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
@@ -27,7 +27,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.clients.sni.enabled -}}1{{- else -}}{{ add 1 .Values.identities.count }}{{- end -}}
 {{- end }}
 
-{{- /* What one member advertises: the host; takes a list of the root and the member. */ -}}
+{{- /* The host that one member advertises; takes a list of the root and the member. */ -}}
 {{- define "fleet.host" -}}
 {{- $root := index . 0 -}}{{- $member := index . 1 -}}
 {{- if $root.Values.clients.host -}}
@@ -37,7 +37,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end }}
 
-{{- /* What each process reads as the rack of all members, and tells the others as its own alone. */ -}}
+{{- /* The rack of all members in the file of each process; a process reports only its own rack to the others. */ -}}
 {{- define "fleet.rackOfPod" -}}${FLEET_RACK:-unknown}{{- end }}
 
 {{- /* fleet.yaml, as a document. */ -}}
@@ -81,11 +81,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $made "listener_tls" (dict "clients" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key")) -}}
 {{- end -}}
 {{- $rack := include "fleet.rackOfPod" . -}}
-{{- /* In quotes: else a zone that is called 1 would be a number. */ -}}
+{{- /* In quotes: else a zone named 1 would be a number. */ -}}
 {{- mergeOverwrite $made (deepCopy .Values.settings) | toYaml | replace $rack (quote $rack) -}}
 {{- end }}
 
-{{- /* Voters as they are in the cluster: where they change, pods would be restarted one by one with two sets. */ -}}
+{{- /* The voters of the running release: after a change, pods would restart one by one with two sets of voters. */ -}}
 {{- define "fleet.votersStay" -}}
 {{- $there := lookup "v1" "ConfigMap" .Release.Namespace (include "fleet.name" .) -}}
 {{- if and $there (not .Values.votersChange) -}}
@@ -95,7 +95,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end }}
 
-{{- /* Annotations of what leads to one member: takes a list of the root and the member, or of the root alone. */ -}}
+{{- /* Annotations of the service of one member; takes a list of the root and the member, or of the root only. */ -}}
 {{- define "fleet.annotations" -}}
 {{- $root := index . 0 -}}
 {{- range $key, $value := $root.Values.clients.annotations }}
@@ -107,7 +107,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{- /* Mistakes that no schema finds. */ -}}
+{{- /* Checks that the schema cannot express. */ -}}
 {{- define "fleet.check" -}}
 {{- if gt (int .Values.voters) (int .Values.replicas) }}{{ fail (printf "voters: %d, and there are %d members; set it to as many, or fewer" (int .Values.voters) (int .Values.replicas)) }}{{ end -}}
 {{- if not .Values.bootstrapServers }}{{ fail "bootstrapServers: name at least one broker, such as [kafka-0.kafka.svc.cluster.local:9092]" }}{{ end -}}
