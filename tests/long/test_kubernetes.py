@@ -320,7 +320,7 @@ def test_prometheus_finds_members_and_all_rules(made: Made) -> None:
     [
         ({"bootstrapServers": []}, "bootstrapServers: name at least one broker"),
         ({"voters": 5}, "voters: 5, and there are 3 members"),
-        ({"rackFromZone": True, "racks": ["a"]}, "rackFromZone: racks says already where members are"),
+        ({"rackFromZone": True, "racks": ["a"]}, "rackFromZone: racks already names the racks"),
         ({"clients": {"sni": {"enabled": True}}}, "set clients.tlsSecret"),
         ({"clients": {"type": "LoadBalancer"}}, "clients.host: with clients.type LoadBalancer"),
         ({"clients": {"type": "LoadBalancer", "host": "kafka.example"}}, "put {member} into it"),
@@ -328,7 +328,7 @@ def test_prometheus_finds_members_and_all_rules(made: Made) -> None:
         ({"secrets": [{"name": "kafka-", "secret": "kafka"}]}, "secrets.0.name"),  # a volume is named so
         ({"replica": 3}, "replica"),
         ({"image": {"digest": "latest"}}, "image.digest"),
-        ({"image": {"digest": DIGEST, "tag": "0.3.0"}}, "image.tag: 0.3.0, and image.digest says already"),
+        ({"image": {"digest": DIGEST, "tag": "0.3.0"}}, "image.tag: 0.3.0, but image.digest already names"),
     ],
 )
 def test_impossible_values_are_refused_and_named(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:

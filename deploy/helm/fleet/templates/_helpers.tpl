@@ -91,7 +91,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $there (not .Values.votersChange) -}}
 {{- $voters := 0 -}}
 {{- range (get $there.data "fleet.yaml" | fromYaml).members -}}{{- if .voter -}}{{- $voters = add1 $voters -}}{{- end -}}{{- end -}}
-{{- if ne (int $voters) (int .Values.voters) }}{{ fail (printf "voters: %d, and this release runs with %d; two sets of voters at once can have two leaders. Scale it to 0, then upgrade with votersChange=true (docs/kubernetes.md, Other voters)" (int .Values.voters) (int $voters)) }}{{ end -}}
+{{- if ne (int $voters) (int .Values.voters) }}{{ fail (printf "voters: %d, and this release runs with %d; two sets of voters at once can have two leaders. Scale the release to 0, then upgrade with votersChange=true (docs/kubernetes.md, Other voters)" (int .Values.voters) (int $voters)) }}{{ end -}}
 {{- end -}}
 {{- end }}
 
@@ -109,13 +109,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- /* Checks that the schema cannot express. */ -}}
 {{- define "fleet.check" -}}
-{{- if gt (int .Values.voters) (int .Values.replicas) }}{{ fail (printf "voters: %d, and there are %d members; set it to as many, or fewer" (int .Values.voters) (int .Values.replicas)) }}{{ end -}}
+{{- if gt (int .Values.voters) (int .Values.replicas) }}{{ fail (printf "voters: %d, and there are %d members; set voters to at most the number of members" (int .Values.voters) (int .Values.replicas)) }}{{ end -}}
 {{- if not .Values.bootstrapServers }}{{ fail "bootstrapServers: name at least one broker, such as [kafka-0.kafka.svc.cluster.local:9092]" }}{{ end -}}
-{{- if and .Values.clients.sni.enabled (not .Values.clients.tlsSecret) }}{{ fail "clients.sni: clients say which broker they mean in TLS; set clients.tlsSecret" }}{{ end -}}
-{{- if and .Values.clients.sni.oneLoadBalancer (not .Values.clients.sni.enabled) }}{{ fail "clients.sni.oneLoadBalancer: set clients.sni.enabled, too; by ports, each member needs an address of its own" }}{{ end -}}
-{{- if and (ne .Values.clients.type "ClusterIP") (not .Values.clients.host) }}{{ fail (printf "clients.host: with clients.type %s say what clients dial, such as {member}.kafka.example" .Values.clients.type) }}{{ end -}}
-{{- if and (not .Values.clients.sni.oneLoadBalancer) (ne .Values.clients.type "NodePort") .Values.clients.host (not (contains "{member}" .Values.clients.host)) }}{{ fail "clients.host: no two members may advertise the same address; put {member} into it" }}{{ end -}}
-{{- if and .Values.image.digest .Values.image.tag }}{{ fail (printf "image.tag: %s, and image.digest says already which image it is; set one of the two" .Values.image.tag) }}{{ end -}}
-{{- if and .Values.rackFromZone .Values.racks }}{{ fail "rackFromZone: racks says already where members are; set one of the two" }}{{ end -}}
+{{- if and .Values.clients.sni.enabled (not .Values.clients.tlsSecret) }}{{ fail "clients.sni: clients name the broker in the TLS handshake; set clients.tlsSecret" }}{{ end -}}
+{{- if and .Values.clients.sni.oneLoadBalancer (not .Values.clients.sni.enabled) }}{{ fail "clients.sni.oneLoadBalancer: with a port for each broker, each member needs an address of its own; set clients.sni.enabled" }}{{ end -}}
+{{- if and (ne .Values.clients.type "ClusterIP") (not .Values.clients.host) }}{{ fail (printf "clients.host: with clients.type %s it must not be empty; set it to the host that clients dial, such as {member}.kafka.example" .Values.clients.type) }}{{ end -}}
+{{- if and (not .Values.clients.sni.oneLoadBalancer) (ne .Values.clients.type "NodePort") .Values.clients.host (not (contains "{member}" .Values.clients.host)) }}{{ fail "clients.host: two members would advertise the same address; put {member} into it" }}{{ end -}}
+{{- if and .Values.image.digest .Values.image.tag }}{{ fail (printf "image.tag: %s, but image.digest already names the image; set one of the two" .Values.image.tag) }}{{ end -}}
+{{- if and .Values.rackFromZone .Values.racks }}{{ fail "rackFromZone: racks already names the racks of members; set one of the two" }}{{ end -}}
 {{- if and .Values.clients.sni.enabled (eq .Values.clients.type "NodePort") }}{{ fail "clients.type: NodePort has a port of its own for each broker; with clients.sni use LoadBalancer or ClusterIP" }}{{ end -}}
 {{- end }}
