@@ -75,7 +75,7 @@ class FaultRunner:
         self._prober = prober
         self._broker_ids = ids
 
-    async def case(self, fault: Fault, role: Role, times: int) -> Case:
+    async def measure_case(self, fault: Fault, role: Role, times: int) -> Case:
         """Measure one kind of fault. Raises: DemoError: the fleet does not become whole again."""
         load = []
         took_ms: list[float | None] = []
@@ -160,7 +160,7 @@ async def run(times: int) -> list[Case]:
     async with prepare(folder, say) as ground:
         for fault, role in product(get_args(Fault), get_args(Role)):
             async with running_faults(ground, folder / f"{fault}-{role}") as runner:
-                cases.append(await runner.case(fault, role, times))
+                cases.append(await runner.measure_case(fault, role, times))
             say(str(cases[-1]))
     shutil.rmtree(folder)  # after a failure the logs stay, and show the cause
     return cases

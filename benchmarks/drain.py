@@ -101,7 +101,7 @@ class DrainRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DrainResult:
     """The result of all drains.
 
     Args:
@@ -143,7 +143,7 @@ class Measured:
         }
 
 
-async def measure(running: Stage, drains: int, names: Sequence[str], load: float, view: Lines) -> Measured:
+async def measure(running: Stage, drains: int, names: Sequence[str], load: float, view: Lines) -> DrainResult:
     """Drain members in turn while clients work through the fleet, and audit all records.
 
     Raises: DemoError: the clients, or the fleet, break.
@@ -156,13 +156,13 @@ async def measure(running: Stage, drains: int, names: Sequence[str], load: float
             victim = fleet.members[number % len(fleet.members)]
             moves += await runner.drain_and_return(victim)
             moved = [move for move in moves[-4:] if move.proxy_id]
-            view.say(f"{number + 1} of {drains}: {victim}; {line(moved)}")
+            view.say(f"{number + 1} of {drains}: {victim}; {describe_moves(moved)}")
         audits = await finish_and_audit(running, clients)
     cut = sum(fleet.log(each).read_text(errors="replace").count(CUT_LOG_TEXT) for each in fleet.members)
-    return Measured(load, tuple(moves), audits, cut)
+    return DrainResult(load, tuple(moves), audits, cut)
 
 
-def line(moves: Sequence[Move]) -> str:
+def describe_moves(moves: Sequence[Move]) -> str:
     """The longest stall of each move, in a sentence."""
     worst = (max(move.stalls_ms, key=lambda name: move.stalls_ms[name]) for move in moves)
     return ", ".join(
@@ -171,7 +171,7 @@ def line(moves: Sequence[Move]) -> str:
     )
 
 
-def show(measured: Measured, console: Console) -> None:
+def show(measured: DrainResult, console: Console) -> None:
     """Print the figures as a table."""
     console.print(
         f"load average {measured.load:.1f} before the start; {measured.cut} connections cut with answers due"
@@ -187,7 +187,7 @@ def show(measured: Measured, console: Console) -> None:
     console.print(table)
 
 
-async def run(options: Options, drains: int, names: Sequence[str]) -> Measured:
+async def run(options: Options, drains: int, names: Sequence[str]) -> DrainResult:
     """Start the fleet and measure."""
     load, view = os.getloadavg()[0], Lines()
     async with stage(options, view) as running:

@@ -55,16 +55,16 @@ class Goal:
     """One goal.
 
     Args:
-        what: the goal in words.
-        most: the greatest value that meets it.
+        description: the goal in words.
+        limit: the greatest value that meets it.
         unit: of both; `times` for the median of the ratios within the same round.
-        of: computes the value from all values; None if the value was not measured.
+        value_of: computes the value from all values; None if the value was not measured.
     """
 
-    what: str
-    most: float
+    description: str
+    limit: float
     unit: str
-    of: Callable[[Values], float | None]
+    value_of: Callable[[Values], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +76,24 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        return self.value <= self.goal.most
+        return self.value <= self.goal.limit
 
 
 def verdicts(samples: Sequence[Sample]) -> list[Verdict]:
     """The verdicts on all goals that these samples measure."""
     values = by_measure(samples)
-    found = ((goal, goal.of(values)) for goal in GOALS)
+    found = ((goal, goal.value_of(values)) for goal in GOALS)
     return [Verdict(goal, value) for goal, value in found if value is not None]
 
 
 def _ratio(workload: str, measure: str, target: str, base: str) -> Callable[[Values], float | None]:
     """A function that returns the median of the ratios within each round."""
 
-    def of(values: Values) -> float | None:
+    def value_of(values: Values) -> float | None:
         mine = values.get((workload, measure, target), {})
         return ratio(mine, values.get((workload, measure, base)))
 
-    return of
+    return value_of
 
 
 def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
@@ -102,7 +102,7 @@ def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
     The value is infinite if the fleet adds time and HAProxy adds none.
     """
 
-    def of(values: Values) -> float | None:
+    def value_of(values: Values) -> float | None:
         rounds = [values.get((workload, measure, each)) for each in (DIRECT, HAPROXY, FLEET)]
         if not all(rounds):
             return None
@@ -111,15 +111,15 @@ def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
             return 0.0
         return (fleet - direct) / (haproxy - direct) if haproxy > direct else math.inf
 
-    return of
+    return value_of
 
 
 def _median(workload: str, measure: str, target: str) -> Callable[[Values], float | None]:
-    def of(values: Values) -> float | None:
+    def value_of(values: Values) -> float | None:
         rounds = values.get((workload, measure, target))
         return statistics.median(rounds.values()) if rounds else None
 
-    return of
+    return value_of
 
 
 GOALS: Final = (

@@ -41,7 +41,7 @@ class Spec:
 
 
 @dataclass(slots=True)
-class Seen:
+class ProducerReport:
     """What a producer saw.
 
     Args:
@@ -59,9 +59,9 @@ class Seen:
     said: list[str] = field(default_factory=list)
 
 
-def produce(spec: Spec, stopping: threading.Event) -> Seen:
+def produce(spec: Spec, stopping: threading.Event) -> ProducerReport:
     """Produce at a steady rate until the stop event, and wait for every outstanding acknowledgement."""
-    seen = Seen([0] * spec.partitions)
+    seen = ProducerReport([0] * spec.partitions)
     last_s = [time.monotonic()] * spec.partitions
 
     def delivered(error: KafkaError | None, message: Message) -> None:

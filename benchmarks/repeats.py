@@ -31,7 +31,7 @@ import click
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from benchmarks.errors import BenchError
-from benchmarks.plain_producer import FLUSH_LIMIT_S, HEADER, Seen, Spec
+from benchmarks.plain_producer import FLUSH_LIMIT_S, HEADER, ProducerReport, Spec
 from benchmarks.takeover import Figures, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
@@ -87,7 +87,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogAnalysis:
     """What the log holds.
 
     Args:
@@ -104,7 +104,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RepeatsResult:
     """The result of all moves; `load` is the machine's average over a minute, before and after."""
 
     load: tuple[float, float]
@@ -145,7 +145,7 @@ class Measured:
         return {**asdict(self), "totals": self.totals()}
 
 
-def examine(rows: Iterable[Row], seen: Sequence[Seen], begun_ms: Sequence[int]) -> Found:
+def examine(rows: Iterable[Row], seen: Sequence[ProducerReport], begun_ms: Sequence[int]) -> LogAnalysis:
     """Compare the log, each partition in the order of its offsets, with the records of the producers.
 
     Args:
@@ -177,10 +177,10 @@ def examine(rows: Iterable[Row], seen: Sequence[Seen], begun_ms: Sequence[int]) 
     for number, each in enumerate(seen):
         for partition, sequence in each.failed:
             there[number, partition][sequence] = 1
-    return Found(records, twice, late, sum(each.count(0) for each in there.values()))
+    return LogAnalysis(records, twice, late, sum(each.count(0) for each in there.values()))
 
 
-def longest_ms(seen: Iterable[Seen], since_s: float, until_s: float) -> float:
+def longest_ms(seen: Iterable[ProducerReport], since_s: float, until_s: float) -> float:
     """The longest noted interval without an acknowledgement that ended in a window; 0 where none did."""
     return 1000.0 * max(
         (end_s - begin_s for each in seen for _, begin_s, end_s in each.pauses if since_s <= end_s < until_s),
@@ -253,13 +253,13 @@ class Producers:
         if any(each.poll() is not None for each in self._processes):
             raise BenchError(f"a producer has ended:\n{tail(self._log)}")
 
-    def finish(self) -> list[Seen]:
+    def finish(self) -> list[ProducerReport]:
         """Let producers deliver outstanding records. Raises: BenchError: a producer could not."""
         self.check()
         end(self._processes, 2 * FLUSH_LIMIT_S)
         if any(each.returncode for each in self._processes):
             raise BenchError(f"a producer has not delivered all:\n{tail(self._log)}")
-        return [Seen(**json.loads(Path(spec.seen).read_text())) for spec in self._specs]
+        return [ProducerReport(**json.loads(Path(spec.seen).read_text())) for spec in self._specs]
 
     def kill(self) -> None:
         end(self._processes, 0.0)
@@ -288,7 +288,7 @@ async def at_work(running: Stage, count: int, rate_per_s: int, burners: int) -> 
 
 async def measure(
     running: Stage, drains: int, count: int, rate_per_s: int, burners: int, load: float, view: Lines
-) -> Measured:
+) -> RepeatsResult:
     """Drain and undrain a member several times while producers work; then read the log.
 
     Raises: FleetError: the producers, or the fleet, break.
@@ -330,7 +330,7 @@ async def measure(
         for number, ((when, at_ms, at_s), end_s) in enumerate(zip(begun, ends_s, strict=True))
     )
     said = Counter(text.partition(": ")[2] or text for each in seen for text in each.said)
-    return Measured(
+    return RepeatsResult(
         (load, os.getloadavg()[0]),
         len(fleet.members),
         count,
@@ -355,14 +355,14 @@ def _await_move(running: Stage, proxy_id: ProxyId) -> None:
     running.fleet.wait_until(owns, f"{proxy_id} owns something", 120.0)
 
 
-async def run(options: Options, drains: int, producers: int, rate_per_s: int, burners: int) -> Measured:
+async def run(options: Options, drains: int, producers: int, rate_per_s: int, burners: int) -> RepeatsResult:
     """Start the fleet and measure."""
     load, view = os.getloadavg()[0], Lines()
     async with stage(options, view) as running:
         return await measure(running, drains, producers, rate_per_s, burners, load, view)
 
 
-def show(measured: Measured) -> None:
+def show(measured: RepeatsResult) -> None:
     """Print the figures as text."""
     for when, total in measured.totals().items():
         stalls = [each.stall_ms for each in measured.moves if each.when == when]

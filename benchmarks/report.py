@@ -90,17 +90,17 @@ def show(found: Sequence[Figure], console: Console) -> None:
 
 def goals(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     """One row of text for each goal, missed goals in bold."""
-    found = {each.goal.what: each for each in verdicts}
-    return [_goal_row(goal, found.get(goal.what)) for goal in GOALS]
+    found = {each.goal.description: each for each in verdicts}
+    return [_goal_row(goal, found.get(goal.description)) for goal in GOALS]
 
 
 def _goal_row(goal: Goal, verdict: Verdict | None) -> tuple[str, ...]:
-    most = f"≤ {goal.most:g} {goal.unit}".strip()
+    most = f"≤ {goal.limit:g} {goal.unit}".strip()
     if verdict is None:
-        return goal.what, most, "not measured", ""
+        return goal.description, most, "not measured", ""
     endless = math.isinf(verdict.value)
     measured = "HAProxy adds nothing" if endless else f"{number(verdict.value)} {goal.unit}".strip()
-    return goal.what, most, measured, "met" if verdict.met else "**missed**"
+    return goal.description, most, measured, "met" if verdict.met else "**missed**"
 
 
 def write_docs(found: Sequence[Figure], verdicts: Sequence[Verdict], about: str, page: Path = PAGE) -> None:

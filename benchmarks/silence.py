@@ -58,7 +58,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SilenceResult:
     """The result of all rounds; `load` is the machine's average over a minute, before the start."""
 
     load: float
@@ -79,7 +79,9 @@ class Measured:
         }
 
 
-async def measure(running: Stage, rounds: int, names: Sequence[str], load: float, view: Lines) -> Measured:
+async def measure(
+    running: Stage, rounds: int, names: Sequence[str], load: float, view: Lines
+) -> SilenceResult:
     """Stop members in turn while clients work, and audit all records.
 
     Raises: DemoError: a client, or the fleet, does not come back.
@@ -92,7 +94,7 @@ async def measure(running: Stage, rounds: int, names: Sequence[str], load: float
             found = silences[-1].stalls_ms
             view.say(f"{number + 1} of {rounds}: {victim}; " + ", ".join(map(_line, found.items())))
         audits = await finish_and_audit(running, clients)
-    return Measured(load, tuple(silences), audits)
+    return SilenceResult(load, tuple(silences), audits)
 
 
 async def _silence(running: Stage, victim: str, clients: Mapping[str, Client]) -> Silence:
@@ -115,7 +117,7 @@ def _line(stall: tuple[str, float]) -> str:
     return f"{name} {milliseconds(stall_ms)}"
 
 
-def show(measured: Measured, console: Console) -> None:
+def show(measured: SilenceResult, console: Console) -> None:
     """Print the figures as a table."""
     console.print(f"load average {measured.load:.1f} before the start")
     table = Table(title=f"{len(measured.silences)} members stopped: longest stall of a partition")
@@ -126,7 +128,7 @@ def show(measured: Measured, console: Console) -> None:
     console.print(table)
 
 
-async def run(rounds: int, names: Sequence[str]) -> Measured:
+async def run(rounds: int, names: Sequence[str]) -> SilenceResult:
     """Start the fleet and measure."""
     load, view = os.getloadavg()[0], Lines()
     async with stage(Options(), view) as running:

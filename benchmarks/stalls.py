@@ -79,54 +79,56 @@ async def run(options: Options, names: Sequence[str], rate_per_s: int) -> dict[s
 
 
 async def measure(
-    running: Stage, wishes: Sequence[str], names: Sequence[str], rate_per_s: int, view: View
+    running: Stage, roles: Sequence[str], names: Sequence[str], rate_per_s: int, view: View
 ) -> dict[str, Outcome]:
     """Kill members one after the other, and audit all records. Raises: DemoError: see `run`."""
     kinds, kills = {name: CLIENTS[name] for name in names}, []
     async with running_clients(running, "takeover", kinds, rate_per_s) as clients:
-        for number, wish in enumerate(wishes, 1):
-            kills.append(await _kill(running, clients, wish))
-            view.say(f"{number} of {len(wishes)}: {line(kills[-1])}")
+        for number, role in enumerate(roles, 1):
+            kills.append(await _kill(running, clients, role))
+            view.say(f"{number} of {len(roles)}: {describe_kill(kills[-1])}")
         audits = await finish_and_audit(running, clients)
     return {name: Outcome(audit, tuple(each[name] for each in kills)) for name, audit in audits.items()}
 
 
-async def _kill(running: Stage, clients: Mapping[str, Client], wish: str) -> dict[str, Stall]:
+async def _kill(running: Stage, clients: Mapping[str, Client], role: str) -> dict[str, Stall]:
     """Bring back members that were killed before, kill a member, and watch. Returns: its cost, by client."""
     fleet, broker_ids = running.fleet, running.broker_ids
-    back = set(fleet.members) - set(fleet.running)
-    for each in back:
+    returned = set(fleet.members) - set(fleet.running)
+    for each in returned:
         fleet.start(each)
     await in_thread(partial(fleet.await_settled, broker_ids, fleet.members))
     await await_flow(clients)
-    victim = await in_thread(partial(choose, fleet, broker_ids, wish, back))
+    victim = await in_thread(partial(choose_victim, fleet, broker_ids, role, returned))
     killed_s = await in_thread(partial(fleet.kill, victim))
     await asyncio.sleep(max(0.0, killed_s + _WATCH_S - time.monotonic()))
     await await_flow(clients)
     stalled_ms = stalls_ms(clients, killed_s, time.monotonic())
     await in_thread(partial(fleet.await_settled, broker_ids, fleet.running))
     return {
-        name: Stall(victim, wish == "leader", stalled_ms[name], stalled_ms[f"{name}: group"])
+        name: Stall(victim, role == "leader", stalled_ms[name], stalled_ms[f"{name}: group"])
         for name in clients
     }
 
 
-def choose(fleet: LocalFleet, broker_ids: frozenset[BrokerId], wish: str, back: Set[ProxyId]) -> ProxyId:
+def choose_victim(
+    fleet: LocalFleet, broker_ids: frozenset[BrokerId], role: str, returned: Set[ProxyId]
+) -> ProxyId:
     """The "leader", or a "follower" that owns something.
 
-    Args:   back: members that have just come back. The choice avoids them, because few clients use them yet.
+    Args:   returned: members that are just back; the choice avoids them, because few clients use them yet.
     Raises: DemoError: there is no such member.
     """
     fleet.wait_until(lambda: fleet.leader() is not None, "a member leads")
     leader = fleet.leader()
     others = followers(fleet, leader, broker_ids)
-    found = [leader] if wish == "leader" else sorted(others, key=lambda each: each in back)
+    found = [leader] if role == "leader" else sorted(others, key=lambda each: each in returned)
     if not found or found[0] is None:
-        raise DemoError(f"there is no {wish}")
+        raise DemoError(f"there is no {role}")
     return found[0]
 
 
-def line(kill: Mapping[str, Stall]) -> str:
+def describe_kill(kill: Mapping[str, Stall]) -> str:
     """One kill, in one line."""
     first = next(iter(kill.values()))
     role = "the Raft leader" if first.was_leader else "a follower"

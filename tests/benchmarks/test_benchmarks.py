@@ -645,7 +645,7 @@ def test_unknown_names_are_rejected(text: str) -> None:
 
 
 def verdict(what: str, ran: list[Sample]) -> tuple[float, bool]:
-    (found,) = [each for each in goals.verdicts(ran) if each.goal.what == what]
+    (found,) = [each for each in goals.verdicts(ran) if each.goal.description == what]
     return found.value, found.met
 
 
@@ -683,11 +683,11 @@ def test_spread_of_connections_is_the_maximum_over_the_mean() -> None:
 
 def test_goals_without_measurements_are_omitted() -> None:
     assert goals.verdicts([Sample("sync", "p50_us", "fleet", 0, 1.0)]) == []
-    assert len({each.what for each in goals.GOALS}) == len(goals.GOALS)
+    assert len({each.description for each in goals.GOALS}) == len(goals.GOALS)
 
 
 def test_goals_refer_to_existing_measures() -> None:
     """The page has the last written run: a measure that was renamed since would be missing."""
     text = report.PAGE.read_text()
-    assert all(f"| {each.what} |" in text for each in goals.GOALS)
+    assert all(f"| {each.description} |" in text for each in goals.GOALS)
     assert "not measured" not in text.partition(report.BEGIN)[2].partition(report.END)[0]

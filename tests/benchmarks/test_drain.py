@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.drain import CLIENTS, Measured, Move, line
+from benchmarks.drain import CLIENTS, DrainResult, Move, describe_moves
 from benchmarks.takeover import Figures
 from fleet.drills.workload.audit import Audit
 from tests.chaos.seeded.workloads import KINDS
@@ -23,7 +23,7 @@ def moves(*stalls_ms: float) -> tuple[Move, ...]:
     )
 
 
-MEASURED = Measured(0.5, moves(100.0, 140.0, 900.0), {"java": CLEAN}, 0)
+MEASURED = DrainResult(0.5, moves(100.0, 140.0, 900.0), {"java": CLEAN}, 0)
 
 
 def test_each_client_and_group_has_figures_for_each_kind_of_time() -> None:
@@ -54,7 +54,7 @@ def test_cut_request_and_repeated_record_are_failures(changes: dict[str, Any], f
 
 
 def test_line_names_the_client_with_the_longest_stall() -> None:
-    assert line(moves(160.0)[1:]) == "drain 160 ms (java group), undrain 160 ms (java group)"
+    assert describe_moves(moves(160.0)[1:]) == "drain 160 ms (java group), undrain 160 ms (java group)"
 
 
 def test_clients_exist_in_chaos_runs() -> None:

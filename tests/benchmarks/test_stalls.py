@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from benchmarks import control
-from benchmarks.stalls import CLIENTS, FAST_RETURN_TIMING, MEASURES, Stall, choose, line
+from benchmarks.stalls import CLIENTS, FAST_RETURN_TIMING, MEASURES, Stall, choose_victim, describe_kill
 from benchmarks.takeover import MEASURES as LIBRDKAFKA_MEASURES
 from fleet.config import Timing
 from fleet.core.errors import DemoError
@@ -19,7 +19,7 @@ KILL = {"java": Stall("p2", True, 217.0, 466.2), "aiokafka": Stall("p2", True, 2
 
 
 def test_line_names_the_victim_and_each_stall() -> None:
-    assert line(KILL) == (
+    assert describe_kill(KILL) == (
         "killed p2, the Raft leader; longest stall: java 217 ms, its group 466 ms, "
         "aiokafka 205 ms, its group 207 ms"
     )
@@ -39,7 +39,7 @@ def test_returned_member_waits_less_than_by_default() -> None:
 
 
 class Members:
-    """The methods of a fleet that `choose` calls; p1 leads."""
+    """The methods of a fleet that `choose_victim` calls; p1 leads."""
 
     members = ("p1", "p2", "p3")
 
@@ -64,10 +64,10 @@ def test_kill_chooses_a_follower_that_clients_know(
 ) -> None:
     monkeypatch.setattr(control, "owns", lambda _fleet, each, _ids: each in owners.split())
     fleet = cast("LocalFleet", Members())
-    assert choose(fleet, frozenset({1, 2, 3}), wish, set(back.split())) == victim
+    assert choose_victim(fleet, frozenset({1, 2, 3}), wish, set(back.split())) == victim
 
 
 def test_a_follower_that_owns_nothing_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "owns", lambda *_: False)
     with pytest.raises(DemoError, match="no follower"):
-        choose(cast("LocalFleet", Members()), frozenset({1}), "follower", set())
+        choose_victim(cast("LocalFleet", Members()), frozenset({1}), "follower", set())

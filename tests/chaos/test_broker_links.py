@@ -16,7 +16,7 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.plain_producer import Seen, Spec
+from benchmarks.plain_producer import ProducerReport, Spec
 from benchmarks.repeats import SETTINGS, examine, read_rows
 from fleet.admin import client
 from fleet.core.model import BrokerId, Endpoint, ProxyId
@@ -219,7 +219,7 @@ def test_drain_repeats_no_record_without_idempotence(
         network.heal(links)
         asyncio.run(client.drain(urls, VICTIM, False))
     assert producer.returncode == 0
-    saw = Seen(**json.loads(seen.read_text()))
+    saw = ProducerReport(**json.loads(seen.read_text()))
     found = examine(read_rows(kafka.bootstrap_servers, topic, PARTITION_COUNT), [saw], [])
     assert (found.twice, found.out_of_order, found.lost, saw.failed) == ({}, {}, 0, [])
 

@@ -199,33 +199,6 @@ def test_document_of_the_previous_release_is_shown(
     assert "leaving" in texts(browser, "#members tbody td")
 
 
-def test_document_of_the_previous_release_is_shown(
-    browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a rollback, or behind an address that members of two releases share."""
-
-    def only_old_keys(document: LiveDocument) -> bytes:
-        def without_new(value: Any) -> Any:
-            if isinstance(value, list):
-                return [without_new(each) for each in value]
-            if isinstance(value, dict):
-                return {key: without_new(each) for key, each in value.items() if key not in RENAMED_KEYS}
-            return value
-
-        return json.dumps(without_new(json.loads(LIVE.encode(document)))).encode()
-
-    stopping = replace(view().members[0], stopping=True)
-    member.source.shown = replace(
-        view(raft=replace(view().raft, error="its disk is full")),
-        members=(stopping, *view().members[1:]),
-    )
-    monkeypatch.setattr(live, "LIVE", SimpleNamespace(encode=only_old_keys))
-    browser.get(member.url)
-    wait_for(lambda: shown(browser) == ["1", "2", "3"], "its brokers are shown")
-    assert "its disk is full" in text(browser, "alarm")
-    assert "leaving" in texts(browser, "#members tbody td")
-
-
 NOW_MS = 1_790_000_000_000
 AGO_S = {"p1": 270, "p2": 265, "p3": 30}
 

@@ -1,4 +1,4 @@
-"""A chaos run in which something of everything happened."""
+"""A chaos run with an example of every kind of event."""
 
 from __future__ import annotations
 

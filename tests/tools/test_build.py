@@ -1,4 +1,4 @@
-"""What `make` relies on: the locks, the list of prerequisites, and the steps that are done once."""
+"""What `make` relies on: locks, the list of prerequisites, and steps that run once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("demo", "dev", "kafka-python")}
 OWN_NAME = "kafka-proxy-fleet"
 OF_THE_HANDBOOK = ("bash", "curl", "openssl")
-"""What its commands are made of, which are run."""
+"""The lines of the script that hold its commands."""
 
 
 def locked(name: str) -> dict[str, Version]:
@@ -34,7 +34,7 @@ def locked(name: str) -> dict[str, Version]:
     return {canonicalize_name(package): Version(version) for package, version in found}
 
 
-def wanted(*extras: str) -> list[Requirement]:
+def requirements_of(*extras: str) -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [
         *project["dependencies"],
@@ -44,14 +44,14 @@ def wanted(*extras: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize(("name", "extras"), [("demo", ("demo",)), ("dev", ("game-day", "demo", "dev"))])
-def test_a_lock_holds_what_the_project_asks_for(name: str, extras: tuple[str, ...]) -> None:
+def test_lock_satisfies_the_projects_requirements(name: str, extras: tuple[str, ...]) -> None:
     versions = locked(name)
-    for requirement in [*wanted(*extras), Requirement("setuptools>=75")]:
+    for requirement in [*requirements_of(*extras), Requirement("setuptools>=75")]:
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_has_hashes_for_every_package_and_names_no_index(name: str) -> None:
+def test_lock_has_hashes_and_names_no_index(name: str) -> None:
     text = LOCKS[name].read_text()
     assert "://" not in text
     assert not re.search(r"^-", text, re.MULTILINE)
@@ -61,7 +61,7 @@ def test_a_lock_has_hashes_for_every_package_and_names_no_index(name: str) -> No
     assert all("--hash=sha256:" in package for package in packages)
 
 
-def test_the_demo_installs_no_more_than_it_needs() -> None:
+def test_demo_installs_only_what_it_needs() -> None:
     demo, dev = locked("demo"), locked("dev")
     assert demo.items() <= dev.items()
     assert not demo.keys() & {"matplotlib", "pytest", "mypy", "kio", "hypothesis"}
@@ -79,7 +79,7 @@ def prerequisites(purpose: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def bare_machine(tmp_path: Path) -> Path:
-    """A PATH with nothing on it but what a shell script needs."""
+    """A PATH that holds only the programs that a shell script needs."""
     for tool in ("sh", "sed"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     return tmp_path
@@ -91,7 +91,7 @@ def pretend(folder: Path, tool: str, says: str, code: int = 0) -> None:
     path.chmod(0o755)
 
 
-def test_missing_programs_are_named_at_once_with_their_commands(bare_machine: Path) -> None:
+def test_missing_programs_are_listed_with_commands(bare_machine: Path) -> None:
     found = prerequisites("test", bare_machine)
     assert found.returncode == 1
     assert found.stdout == ""
@@ -123,7 +123,7 @@ def test_missing_programs_are_named_at_once_with_their_commands(bare_machine: Pa
         ("nonsense", "nonsense", ["Java 17 or newer", "Go 1.21 or newer"]),
     ],
 )
-def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing: list[str]) -> None:
+def test_old_versions_are_missing(bare_machine: Path, java: str, go: str, missing: list[str]) -> None:
     pretend(bare_machine, "python3", "")
     pretend(bare_machine, "mvn", "")
     pretend(bare_machine, "java", java)
@@ -135,12 +135,12 @@ def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing:
     assert found.returncode == bool(missing)
 
 
-def test_a_python_that_is_too_old_is_missing(bare_machine: Path) -> None:
+def test_old_python_is_missing(bare_machine: Path) -> None:
     pretend(bare_machine, "python3", "", code=1)
     assert "Python 3.11 or newer" in prerequisites("demo", bare_machine).stderr
 
 
-def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
+def test_step_runs_once_for_its_inputs(tmp_path: Path) -> None:
     done: list[str] = []
     source, stamp = tmp_path / "in", tmp_path / "build" / "stamp"
 
@@ -155,7 +155,7 @@ def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
     assert done == ["a", "b", "a", "a"]
 
 
-def test_a_step_that_fails_is_done_again(tmp_path: Path) -> None:
+def test_failed_step_runs_again(tmp_path: Path) -> None:
     def fail() -> None:
         raise subprocess.CalledProcessError(1, "x")
 
@@ -165,7 +165,7 @@ def test_a_step_that_fails_is_done_again(tmp_path: Path) -> None:
 
 
 def maven_project(folder: Path, checksum: str | None) -> Path:
-    """A pom whose parent is in a repository of its own, in place of Maven Central.
+    """A pom with its parent in a repository of its own, instead of Maven Central.
 
     Args: checksum: what the repository says the parent has; None for the right one.
     """
@@ -187,7 +187,7 @@ def maven_project(folder: Path, checksum: str | None) -> Path:
 
 
 @pytest.mark.parametrize(("checksum", "is_taken"), [(None, True), ("0" * 40, False)])
-def test_maven_takes_only_what_has_its_checksum(tmp_path: Path, checksum: str | None, is_taken: bool) -> None:
+def test_maven_rejects_a_wrong_checksum(tmp_path: Path, checksum: str | None, is_taken: bool) -> None:
     project = maven_project(tmp_path, checksum)
     done = subprocess.run(
         [*kafka_jars.MAVEN, "-f", project, f"-Dmaven.repo.local={tmp_path / 'cache'}", "validate"],
@@ -200,7 +200,7 @@ def test_maven_takes_only_what_has_its_checksum(tmp_path: Path, checksum: str | 
         assert "Checksum validation failed" in done.stdout + done.stderr
 
 
-def test_bootstrap_runs_maven_in_no_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_always_runs_maven_with_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[tuple[str, ...]] = []
 
     def record(command: tuple[str, ...], **_: object) -> None:
@@ -232,7 +232,7 @@ def test_every_target_of_the_makefile_is_in_its_help() -> None:
     assert all(f"make {target} " in shown for target in targets)
 
 
-def test_java_is_given_the_archive_of_classes_where_there_is_one(tmp_path: Path) -> None:
+def test_java_uses_an_existing_class_archive(tmp_path: Path) -> None:
     libs, logging = tmp_path / "libs-1.2", tmp_path / "log4j2.properties"
     without = java(libs, logging, "kafka.Kafka")
     archive = tmp_path / "libs-1.2.jsa"
@@ -240,8 +240,8 @@ def test_java_is_given_the_archive_of_classes_where_there_is_one(tmp_path: Path)
     assert set(java(libs, logging, "kafka.Kafka")) - set(without) == {f"-XX:SharedArchiveFile={archive}"}
 
 
-def test_java_starts_with_the_archive_that_the_tests_have() -> None:
-    """A virtual machine that cannot use it says nothing, and starts as slowly as ever."""
+def test_java_starts_with_the_tests_class_archive() -> None:
+    """A virtual machine that cannot use the archive prints nothing, and starts slowly."""
     archive = f"-XX:SharedArchiveFile={archive_of(CHECKOUT_LIBS)}"
     strict = ["java", "-XX:+UseSerialGC", "-Xshare:on", archive, "-cp", f"{CHECKOUT_LIBS}/*"]
     done = subprocess.run(
@@ -253,13 +253,13 @@ def test_java_starts_with_the_archive_that_the_tests_have() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_service_gives_a_drain_its_time_and_may_do_little() -> None:
+def test_service_allows_a_drain_and_has_few_rights() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(ROOT / "deploy" / "systemd" / "fleet@.service")
     service = unit["Service"]
     assert int(service["TimeoutStopSec"]) > Timing().drain_timeout_s
-    assert service["KillMode"] == "mixed"  # SIGTERM to the supervisor alone is a drain
+    assert service["KillMode"] == "mixed"  # only the supervisor gets SIGTERM, and drains
     assert "ExecStop" not in service
     assert service["CapabilityBoundingSet"] == ""
     assert service["SystemCallFilter"] == "@system-service"
@@ -273,10 +273,10 @@ NODE_LOCKS = sorted(bootstrap.CLIENTS_SOURCE.glob("*/package-lock.json"))
 def test_node_lock_has_hashes_and_names_no_registry(path: Path) -> None:
     assert '"resolved"' not in path.read_text()
     packages = json.loads(path.read_text())["packages"]
-    wanted = json.loads(path.with_name("package.json").read_text())["dependencies"]
-    assert packages.pop("")["dependencies"] == wanted
+    dependencies = json.loads(path.with_name("package.json").read_text())["dependencies"]
+    assert packages.pop("")["dependencies"] == dependencies
     assert (
-        wanted.items()
+        dependencies.items()
         <= {name.removeprefix("node_modules/"): p["version"] for name, p in packages.items()}.items()
     )
     assert all(each["integrity"].startswith("sha512-") for each in packages.values())
@@ -286,9 +286,9 @@ def test_rskafka_lock_has_hashes_and_exact_versions() -> None:
     source = bootstrap.RSKAFKA_SOURCE
     lock = tomllib.loads((source / "Cargo.lock").read_text())["package"]
     locked = {each["name"]: each["version"] for each in lock}
-    wanted = tomllib.loads((source / "Cargo.toml").read_text())["dependencies"]
-    assert {name: each["version"] for name, each in wanted.items()} == {
-        name: f"={locked[name]}" for name in wanted
+    dependencies = tomllib.loads((source / "Cargo.toml").read_text())["dependencies"]
+    assert {name: each["version"] for name, each in dependencies.items()} == {
+        name: f"={locked[name]}" for name in dependencies
     }
     assert [each["name"] for each in lock if "checksum" not in each] == ["rskafka-client"]
 

@@ -1,4 +1,4 @@
-"""The page that says which client does what through a fleet, and the marks that it is made of."""
+"""The page of tested clients and features, and the marks of tests that it is made from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.compatibility import COMMAND, PAGE, Notes, Proof, declared_in, read, 
 
 PATH = "tests/unit/test_some.py"
 KCAT_VERSION = re.compile(r"kcat [\d.]+")
-"""Which one there is depends on the machine; all others are pinned."""
+"""kcat's version depends on the machine; all other versions are pinned."""
 SOURCE = """
 @pytest.mark.parametrize("one", [1, pytest.param(2, marks=pytest.mark.proves("Java", "TLS"))])
 @pytest.mark.proves("aiokafka", "produce", "SNI")
@@ -20,12 +20,12 @@ async def test_some(one): ...
 """
 
 
-def test_the_page_is_what_the_tests_declare() -> None:
-    found, wanted = (KCAT_VERSION.sub("kcat", text) for text in (PAGE.read_text(), compatibility.page()))
-    assert found == wanted, f"run the tests that are new, and {COMMAND}"
+def test_page_matches_the_marks_of_tests() -> None:
+    found, expected = (KCAT_VERSION.sub("kcat", text) for text in (PAGE.read_text(), compatibility.page()))
+    assert found == expected, f"run the tests that are new, and {COMMAND}"
 
 
-def test_marks_are_read_where_they_stand() -> None:
+def test_marks_are_read_with_their_places() -> None:
     test = f"{PATH}::test_some"
     assert declared_in(SOURCE, PATH) == {
         Proof("Java", "TLS", test),
@@ -44,12 +44,12 @@ def test_marks_are_read_where_they_stand() -> None:
         'MARKS = [pytest.mark.proves("Java", "TLS")]',
     ],
 )
-def test_a_mark_that_the_page_would_miss_is_refused(source: str) -> None:
+def test_unreadable_mark_is_rejected(source: str) -> None:
     with pytest.raises(ValueError, match=r"tests/compatibility\.py|where they stand|right above a test"):
         declared_in(source, PATH)
 
 
-def test_a_page_has_what_was_proved_and_by_what() -> None:
+def test_page_lists_proofs_and_tests() -> None:
     text = render({Proof("Java", "TLS", f"{PATH}::test_some")}, {"Java": "9.9"}, "8.8")
     assert "| | | Java 9.9 |" in text
     assert "| TLS | to the fleet | yes |" in text

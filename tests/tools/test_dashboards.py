@@ -1,4 +1,4 @@
-"""deploy/grafana and deploy/prometheus: they ask for metrics that exist, and linters agree with them.
+"""deploy/grafana and deploy/prometheus: they use existing metrics, and linters accept them.
 
 What a real fleet answers to each of them is in tests/integration/test_alerts.py.
 """
@@ -41,7 +41,7 @@ REQUIRED_ALERTS = {
 
 
 def exposed() -> dict[str, set[str]]:
-    """Sample name → its labels, in what a member really serves."""
+    """Sample name → its labels, as a real member exports them."""
     text = generate_latest(registry_of(FleetCollector(view()))).decode()
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
@@ -79,12 +79,12 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboard_is_what_the_tool_writes() -> None:
+def test_dashboard_is_up_to_date() -> None:
     assert gen_dashboard.FILE.read_text(encoding="utf-8") == gen_dashboard.render()
     assert gen_dashboard.main(["--check"]) == 0
 
 
-def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gen_dashboard, "FILE", tmp_path / "grafana" / "fleet.json")
     assert gen_dashboard.main(["--check"]) == 1
     assert gen_dashboard.main([]) == 0
@@ -105,7 +105,7 @@ def test_dashboard_queries_use_exposed_or_recorded_metrics() -> None:
         assert metric in EXPOSED
 
 
-def test_the_linter_has_nothing_against_the_dashboard() -> None:
+def test_linter_accepts_the_dashboard() -> None:
     assert list(complaints(dashboard())) == []
 
 
@@ -163,7 +163,7 @@ def test_the_linter_finds(fault: Callable[[Json], object], complaint: str) -> No
     assert any(complaint in each for each in complaints(broken))
 
 
-def test_the_budget_of_the_dashboard_is_that_of_the_rules() -> None:
+def test_dashboard_and_rules_have_the_same_budget() -> None:
     (left,) = (rule["expr"] for rule in rules("rules.yml") if "budget" in rule["record"])
     assert left.endswith(f"/ {gen_dashboard.BUDGET}")
 
@@ -174,7 +174,7 @@ def test_every_reason_for_suspicion_is_counted_from_the_start() -> None:
     assert set(re.findall(r'return .*?"(\w+)"', judgement)) == set(SUSPICIONS)
 
 
-def test_the_dashboard_shows_all_that_was_asked_for() -> None:
+def test_dashboard_shows_the_required_panels() -> None:
     asked = " ".join(ASKED)
     for metric in (
         "fleet_identity_owner",
@@ -250,7 +250,7 @@ def test_recording_rules_use_exposed_metrics_and_are_used() -> None:
         assert_exposed(expression)
     alerts = " ".join(rule["expr"] for rule in rules())
     alarming = set(RECORDED.findall(" ".join([alerts, *recorded.values()])))
-    # What is left of the budget is for people to look at.
+    # The rest of the budget is for the dashboard only.
     assert alarming == set(recorded) - {"fleet:error_budget_left:ratio_30d"}
     assert set(RECORDED.findall(" ".join(ASKED))) == set(recorded)
 
@@ -307,7 +307,7 @@ def test_promtool_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
     promtool("check", "rules", str(file))
 
 
-def test_promtool_lints_what_is_exposed() -> None:
+def test_promtool_lints_exposed_metrics() -> None:
     text = generate_latest(registry_of(FleetCollector(view())))
     done = subprocess.run(
         [PROMTOOL, "check", "metrics"], input=text, capture_output=True, check=False, timeout=60

@@ -1,4 +1,4 @@
-"""deploy/compose and deploy/helm, as far as they can be read without the programs that they are for.
+"""deploy/compose and deploy/helm, as far as tests can read them without Docker and Helm.
 
 With these: tests/long/test_kubernetes.py.
 """
@@ -40,15 +40,15 @@ def compose() -> dict[str, Any]:
     return loaded
 
 
-def test_the_chart_has_the_projects_version() -> None:
+def test_chart_has_the_projects_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == version("kafka-proxy-fleet")
 
 
 @as_root
 @pytest.mark.parametrize("previous", [False, True])
-def test_a_member_starts_on_the_volume_of_the_chart(previous: bool) -> None:
-    """As kubelet prepares it for the chart's `fsGroup`, at first and with files of 0.2.0 in it."""
+def test_member_starts_on_the_charts_volume(previous: bool) -> None:
+    """The volume is as kubelet prepares it for `fsGroup`: new, or with files of 0.2.0."""
     pod = (CHART / "templates" / "statefulset.yaml").read_text()
     uid, gid, group = (
         int(re.findall(rf"^ +{field}: (\d+)$", pod, re.MULTILINE)[0])
@@ -66,7 +66,7 @@ def test_a_member_starts_on_the_volume_of_the_chart(previous: bool) -> None:
             fill(member.data_dir)
             for path in (member.data_dir, *member.data_dir.rglob("*")):
                 os.chown(path, uid, group)
-                # What kubelet gives to the group of all that is on a volume which it sees for the first time.
+                # kubelet gives this to the group of all files on a volume that it mounts for the first time.
                 path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
         for _ in range(2):
             assert run_as(uid, gid, [group], lambda: data_dir.acquire(member).close()) == 0
@@ -84,12 +84,12 @@ def test_member_folders_admit_only_their_member() -> None:
 
 
 @pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])
-def test_the_chart_has_the_rules_of_today(name: str) -> None:
-    """A chart cannot read beyond its folder, so it has copies."""
+def test_chart_has_the_current_rules(name: str) -> None:
+    """A chart cannot read files outside its folder, so it has copies."""
     assert (CHART / "files" / name).read_text() == (PROMETHEUS / name).read_text()
 
 
-def test_chart_gives_secrets_as_files_alone() -> None:
+def test_chart_mounts_secrets_as_files_only() -> None:
     templates = {each: each.read_text() for each in (CHART / "templates").iterdir()}
     assert not [each.name for each, text in templates.items() if "secretKeyRef" in text]
 
@@ -101,7 +101,7 @@ def test_chart_defaults_fit_the_schema_and_every_value_has_one() -> None:
     assert values.keys() == schema["properties"].keys() - {"global"}
 
 
-def test_compose_members_are_those_of_the_configuration(compose: dict[str, Any]) -> None:
+def test_compose_and_configuration_have_the_same_members(compose: dict[str, Any]) -> None:
     settings = load(COMPOSE / "fleet.yaml", {})
     members = {
         service["environment"]["FLEET_NODE"]: name
@@ -112,7 +112,7 @@ def test_compose_members_are_those_of_the_configuration(compose: dict[str, Any])
     assert all(str(each.data_dir).startswith("/var/lib/fleet/") for each in settings.members.values())
 
 
-def test_the_compose_file_mounts_what_there_is(compose: dict[str, Any]) -> None:
+def test_compose_mounts_existing_files(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
@@ -150,11 +150,11 @@ def chart_values(**image: str) -> dict[str, Any]:
 
 
 def substitute(text: str, variables: Mapping[str, str]) -> str:
-    """A text of the compose file as Compose reads it with some variables set; an empty one is not set."""
+    """A text of the compose file as Compose reads it with variables; an empty variable is unset."""
     return VARIABLE.sub(lambda found: variables.get(found["name"]) or found["default"], text)
 
 
-def test_the_charts_schema_takes_a_digest() -> None:
+def test_schema_accepts_a_digest() -> None:
     assert schema_problems(chart_values(digest=DIGEST)) == []
 
 
@@ -172,12 +172,12 @@ def test_the_charts_schema_takes_a_digest() -> None:
         "latest",
     ],
 )
-def test_the_charts_schema_refuses_what_is_no_digest(digest: str) -> None:
+def test_schema_rejects_an_invalid_digest(digest: str) -> None:
     assert schema_problems(chart_values(digest=digest)) == ["$.image.digest"]
 
 
-def test_the_chart_names_its_image_in_one_place() -> None:
-    """What the template makes of the values is looked at where Helm is (tests/long)."""
+def test_chart_names_its_image_once() -> None:
+    """tests/long checks with Helm what the template makes of the values."""
     templates = {each.name: each.read_text() for each in (CHART / "templates").glob("*")}
     assert [name for name, text in templates.items() if ".image" in text and "repository" in text] == [
         "_helpers.tpl"
@@ -196,7 +196,7 @@ def test_images_of_the_compose_file_have_defaults(
     assert {images[member] for member in load(COMPOSE / "fleet.yaml", {}).members} == {"fleet"}
 
 
-def test_every_image_of_the_compose_file_can_be_named_by_digest(compose: dict[str, Any]) -> None:
+def test_compose_images_accept_digests(compose: dict[str, Any]) -> None:
     variables = {
         found["name"]: f"registry.example/{found['name'].lower()}@{DIGEST}"
         for found in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text())
@@ -219,7 +219,7 @@ def test_container_stages_begin_with_the_named_image(compose: dict[str, Any]) ->
     assert {key: substitute(each, {}) for key, each in build["args"].items()} == {name: default}
 
 
-def test_the_page_on_digests_names_every_place_for_one() -> None:
+def test_digest_page_lists_every_image() -> None:
     page = (ROOT / "docs" / "pinned-images.md").read_text()
     names = {found["name"] for found in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text())}
     assert {each for each in names if each.endswith("_IMAGE")} <= set(re.findall(r"\w+_IMAGE\b", page))
@@ -230,7 +230,7 @@ def test_the_page_on_digests_names_every_place_for_one() -> None:
 
 
 def test_pip_installs_only_hashed_packages_and_the_project() -> None:
-    """In the container and in the two walk-throughs: nothing is resolved when it is installed."""
+    """In the container and in the two walk-throughs: an installation resolves nothing."""
     for path in (CONTAINERFILE, ROOT / "README.md", ROOT / "docs" / "three-machines.md"):
         commands = re.findall(r"\bpip (?:install|wheel)(?: (?:--?[\w-]+|[\w./*-]+))+", path.read_text())
         assert commands, path

@@ -1,4 +1,4 @@
-"""The pages for people: links lead somewhere, commands exist, and every alert has its runbook."""
+"""The handbook: links have targets, commands exist, and every alert has a runbook."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PAGES = [
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 MENTIONED = re.compile(r"`([^`\n]+)`")
-"""In the middle of a sentence; lines of their own are run by `tests/integration/test_commands.py`."""
+"""A command inside a sentence; `tests/integration/test_commands.py` runs separate lines."""
 FLEET = re.compile(r"(?:^|\s)fleet (?P<words>.*)$")
 SHELL = re.compile(r"\s*[|;>&].*$")
-"""What may follow a command: another one."""
+"""Separators that may follow a command, before a second command."""
 TARGET = re.compile(r"^([a-z-]+):.*##", re.MULTILINE)
 RUNBOOKS_URL = "https://docs.example.com/kafka-proxy-fleet/runbooks.html"
 """Where alerts look for docs/runbooks.md until an operator replaces it."""
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of headings."""
     found = set()
     for heading in HEADING.findall(page.read_text()):
         text = re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -46,7 +46,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in LINK.findall(page.read_text()):
         if "://" in link or link.startswith("mailto:"):
             continue
@@ -71,7 +71,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_that_are_mentioned_and_their_options_exist(page: Path) -> None:
+def test_mentioned_commands_and_options_exist(page: Path) -> None:
     for words in commands(page):
         command: click.Command = cli.cli
         while isinstance(command, click.Group) and words and words[0] in command.commands:
@@ -88,7 +88,7 @@ def test_commands_that_are_mentioned_and_their_options_exist(page: Path) -> None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_targets_and_modules_that_are_mentioned_exist(page: Path) -> None:
+def test_mentioned_targets_and_modules_exist(page: Path) -> None:
     targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
     for words in map(str.split, mentioned(page)):
         if words[:1] == ["make"] and len(words) > 1:
@@ -125,14 +125,14 @@ def test_every_alert_links_to_its_runbook() -> None:
         assert "?" not in section, name
 
 
-def test_the_chart_replaces_the_address_of_the_runbooks() -> None:
+def test_chart_replaces_the_address_of_runbooks() -> None:
     chart = ROOT / "deploy" / "helm" / "fleet"
     assert yaml.safe_load((chart / "values.yaml").read_text())["monitoring"]["runbookUrl"] == RUNBOOKS_URL
     template = (chart / "templates" / "monitoring.yaml").read_text()
     assert f'replace "{RUNBOOKS_URL}" $.Values.monitoring.runbookUrl' in template
 
 
-def test_the_file_of_the_walk_through_is_a_configuration(tmp_path: Path) -> None:
+def test_walk_through_file_is_a_valid_configuration(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "three-machines.md").read_text()
     found = re.search(r"as `fleet\.yaml`:\n\n((?:    .*\n)+)", page)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A tenth of the examples in `make test`, all of them everywhere else."""
+"""`make test` tries a tenth of the examples; all other commands try all examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generator finds every address in Kafka's definitions, and what is committed is what it generates."""
+"""The generator finds every address in Kafka's definitions, and the committed tables are up to date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JAR = Path(__file__).parents[2] / "build" / "kafka" / "definitions" / "kafka-cli
 EVERY = Range(0, gen_tables.NEVER_FLEXIBLE)
 NONE = Range(0, -1)
 
-_NAME = "given by whoever made, or uses, what it names"
+_NAME = "chosen by the user or owner of the named object"
 _WORD = "one of Kafka's own words"
 _APPLICATIONS = "what clients tell each other, or keep, by way of a broker"
 KNOWN_TEXTS: Final = {
@@ -36,7 +36,7 @@ KNOWN_TEXTS: Final = {
     ),
     **dict.fromkeys(("Assignment", "MemberAssignment", "MemberMetadata", "Metadata"), _APPLICATIONS),
     **dict.fromkeys(("ProtocolData", "Records"), _APPLICATIONS),
-    "AuthBytes": "what a mechanism of SASL wants said: end to end",
+    "AuthBytes": "data of the SASL mechanism: end to end",
     "LogDir": "a path",
     "Value": "of a topic's configuration or a client's tag; of DescribeConfigs it is rewritten",
     "Documentation": "of a setting, the same for everybody",
@@ -61,7 +61,7 @@ def plain(name: str, kind: str, *fields: Field) -> Field:
 
 LISTENERS: Final = "DescribeQuorumResponse.Nodes.Listeners"
 LISTENER: Final = (plain("Name", "string"), plain("Host", "string"), plain("Port", "uint16"))
-"""What is blanked in that API, and in no other."""
+"""Fields that are blanked in that API only."""
 
 
 def with_field(messages: list[Message], name: str, extra: Field) -> list[Message]:
@@ -72,12 +72,12 @@ def with_field(messages: list[Message], name: str, extra: Field) -> list[Message
     ]
 
 
-def test_committed_tables_are_those_of_the_definitions(messages: list[Message]) -> None:
+def test_committed_tables_match_the_definitions(messages: list[Message]) -> None:
     assert gen_tables.main([str(JAR), "--check"]) == 0
     assert gen_tables.render(messages, JAR.name) == gen_tables.OUTPUT.read_text()
 
 
-def test_check_tells_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stale = tmp_path / "_tables.py"
     stale.write_text(
         gen_tables.OUTPUT.read_text().replace('Api("Fetch", 4, 18, 12)', 'Api("Fetch", 4, 15, 12)')
@@ -117,7 +117,7 @@ def texts(message: Message, version: int) -> Iterator[tuple[str, str]]:
 
 
 def test_every_text_field_is_rewritten_or_holds_no_address(messages: list[Message]) -> None:
-    """Whatever it is called: a new one fails here until somebody has read what it is for."""
+    """A new field, with any name, fails here until a developer has read its purpose."""
     unread, met = set(), set()
     for message in messages:
         versions = offered(message)
@@ -155,9 +155,7 @@ def test_every_version_with_addresses_is_offered(messages: list[Message]) -> Non
     assert offered(quorum) == quorum.versions == Range(0, 2)
 
 
-def test_listeners_that_are_not_blanked_are_noticed(
-    messages: list[Message], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unblanked_listeners_are_reported(messages: list[Message], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gen_tables, "CONTROLLERS", frozenset())
     assert gen_tables.unaccounted(messages) == [
         f"{LISTENERS}.Host v2 may carry an address",
@@ -176,8 +174,8 @@ def test_listeners_that_are_not_blanked_are_noticed(
         plain("RaftEndpoint", "string"),
     ],
 )
-def test_other_addresses_of_controllers_are_noticed(messages: list[Message], other: Field) -> None:
-    """A later version may bring them, and only the form that is known is blanked."""
+def test_other_controller_addresses_are_reported(messages: list[Message], other: Field) -> None:
+    """A later version may add them, and only the known form is blanked."""
     grown = with_field(messages, "DescribeQuorum", other)
     problems = gen_tables.unaccounted(grown)
     assert problems
@@ -198,14 +196,14 @@ def test_addresses_behind_records_are_found(messages: list[Message]) -> None:
 
 
 @pytest.mark.parametrize("name", ["Fetch", "ShareFetch"])
-def test_no_definition_has_the_numbers_of_padding(messages: list[Message], name: str) -> None:
+def test_padding_matches_no_definition(messages: list[Message], name: str) -> None:
     (message,) = (message for message in messages if message.name == name)
     numbers = {item.tag for item in message.response if item.tag is not None}
     assert not numbers & {*PADDING_TAGS[-2:]}
 
 
-def test_addresses_that_are_not_at_the_end_are_noticed(messages: list[Message]) -> None:
-    """Behind records what is rewritten must be the last; else the generator has to learn more."""
+def test_addresses_before_the_end_are_reported(messages: list[Message]) -> None:
+    """Rewritten fields behind records must be last; the generator supports no other place."""
     grown = with_field(messages, "ShareFetch", plain("After", "int32"))
     with pytest.raises(AssertionError, match=r"ShareFetch\.NodeEndpoints is not at the end"):
         gen_tables.render(grown, "test")
@@ -224,7 +222,7 @@ def test_addresses_that_are_not_at_the_end_are_noticed(messages: list[Message]) 
         plain("Listeners", "[]Listener", *LISTENER),
     ],
 )
-def test_a_new_field_that_looks_like_an_address_is_noticed(messages: list[Message], extra: Field) -> None:
+def test_new_address_like_field_is_reported(messages: list[Message], extra: Field) -> None:
     grown = with_field(messages, "Heartbeat", extra)
     problems = gen_tables.unaccounted(grown)
     assert problems
@@ -233,8 +231,8 @@ def test_a_new_field_that_looks_like_an_address_is_noticed(messages: list[Messag
         gen_tables.render(grown, "test")
 
 
-def test_a_new_field_of_the_known_form_is_rewritten(messages: list[Message]) -> None:
-    """Also in a tag, and in classic versions; and the functions work."""
+def test_new_field_of_the_known_form_is_rewritten(messages: list[Message]) -> None:
+    """Also in a tag and in classic versions; the generated functions work."""
     node = (plain("NodeId", "int32"), plain("Host", "string"), plain("Port", "int32"))
     grown = with_field(messages, "Heartbeat", plain("Nodes", "[]Node", *node))
     assert gen_tables.unaccounted(grown) == []
@@ -258,7 +256,7 @@ def test_a_new_field_of_the_known_form_is_rewritten(messages: list[Message]) -> 
     assert b"".join(parts) == raw[4:22] + b"\0\1z\0\0\0\7"
 
 
-def test_an_exception_that_names_nothing_is_noticed(messages: list[Message]) -> None:
+def test_exception_without_a_field_is_reported(messages: list[Message]) -> None:
     without = [message for message in messages if message.name != "DescribeAcls"]
     assert gen_tables.unaccounted(without) == [
         "DescribeAclsResponse.Resources.Acls.Host is listed as harmless and does not exist"

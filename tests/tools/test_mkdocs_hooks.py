@@ -1,4 +1,4 @@
-"""The handbook as a site: it is built without a warning, is whole, and brings all that it needs."""
+"""The handbook as a site: it builds without a warning, is complete, and loads nothing external."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_page_is_on_it_and_can_be_got_to(site: Path) -> None:
+def test_every_page_is_built_and_linked(site: Path) -> None:
     pages = {each.relative_to(ROOT / "docs").with_suffix(".html") for each in (ROOT / "docs").rglob("*.md")}
     text = (site / "index.html").read_text()
     assert {each for each in pages if not (site / each).is_file()} == set()
     assert {each for each in pages if f'href="{each}"' not in text} == set()
 
 
-def test_a_reader_needs_nothing_from_elsewhere(site: Path) -> None:
+def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = [first or second for first, second in LOADED.findall(CODE.sub("", page.read_text()))]
         assert [each for each in loaded if "://" in each or each.startswith("//")] == [], page
 
 
-def test_links_out_of_the_handbook_are_names(site: Path) -> None:
+def test_links_out_of_the_handbook_become_names(site: Path) -> None:
     text = (site / "configuration.html").read_text()
     assert "<code>deploy/examples/fleet.yaml</code>" in text
     assert 'href="../' not in text

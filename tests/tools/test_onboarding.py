@@ -1,4 +1,4 @@
-"""What the timing of a newcomer reads, and what it says of that; the newcomer comes in `make test-long`."""
+"""The timing of a new user's first commands: parsing and report; `make test-long` runs the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests import onboarding
 SHOWN = ["cloned\n", "Kafka is up\n", "killed p1, the Raft leader: …\n", "killed p3, a follower: …\n"]
 
 
-def test_the_first_takeover_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_takeover_counts(capsys: pytest.CaptureFixture[str]) -> None:
     clock = count(1)
     times = onboarding.times_of(SHOWN, lambda: float(next(clock)))
     assert times == {"cloned_s": 1.0, "takeover_s": 2.0, "done_s": 3.0}
@@ -45,7 +45,7 @@ def test_unsuitable_environment_is_reported_with_its_exit_code(
     assert bool(printed.err) == bool(why)
 
 
-def test_where_no_root_of_its_own_can_be_had_that_is_said(
+def test_missing_own_root_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(onboarding, "UNSHARE", (("sh", "-c", "echo not permitted >&2; exit 1"),))

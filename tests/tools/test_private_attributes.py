@@ -1,4 +1,4 @@
-"""Tests read no private attribute of another module's objects: they see what users of the class see.
+"""Tests read no private attribute of another module's objects: they use the public interface.
 
 A test that needs more makes the attribute public, under a plain name.
 """
@@ -32,7 +32,7 @@ ALLOWED: Final = MappingProxyType(
         "_sslobj": "ssl has no public name for the OpenSSL object, which alone can ask for new keys",
     }
 )
-"""Attribute of a library → why there is no other way."""
+"""Attribute of a library → why tests need it."""
 
 
 def private_accesses(source: str) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""The generated tables of metrics and settings: they are what the code says, and nothing is missing."""
+"""The generated tables of metrics and settings match the code and are complete."""
 
 from __future__ import annotations
 
@@ -17,28 +17,26 @@ from tools import gen_reference
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
-    """The pages of the project, to be changed."""
+    """A copy of the project's pages that a test may change."""
     for name in (gen_reference.METRICS, gen_reference.SETTINGS, gen_reference.GUIDE):
         shutil.copy(gen_reference.DOCS / name, tmp_path)
     return tmp_path
 
 
 def rows(name: str) -> dict[str, list[str]]:
-    """First column → the others, of the generated part of a page."""
+    """First column → the other columns, of the generated part of a page."""
     text = (gen_reference.DOCS / name).read_text(encoding="utf-8")
     table = text.split(gen_reference.BEGIN)[1].split(gen_reference.END)[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "| `" in line]
     return {first.strip("`"): rest for first, *rest in cells}
 
 
-def test_the_pages_are_what_the_tool_writes() -> None:
+def test_pages_are_up_to_date() -> None:
     assert gen_reference.main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("name", [gen_reference.METRICS, gen_reference.SETTINGS])
-def test_the_tool_notices_a_difference_and_fixes_it(
-    pages: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_difference_is_reported_and_fixed(pages: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = pages / name
     right = page.read_text(encoding="utf-8")
     page.write_text(right.replace(gen_reference.END, f"| a row |\n{gen_reference.END}"), encoding="utf-8")
@@ -76,7 +74,7 @@ def test_every_metric_is_listed_with_its_exported_labels() -> None:
     assert found["fleet_raft_term"][2] == ""
 
 
-def test_every_setting_is_there() -> None:
+def test_every_setting_is_listed() -> None:
     assert set(gen_reference.SHAPES.values()) == set(schema.Shape.__subclasses__())
     found = rows(gen_reference.SETTINGS)
     expected = {
@@ -105,7 +103,7 @@ def test_every_setting_is_there() -> None:
         ("balance.min_gain", "number", "`0.2`", "at least 0, below 1"),
     ],
 )
-def test_types_defaults_and_limits_are_those_of_the_code(
+def test_types_defaults_and_limits_match_the_code(
     field: str, kind: str, default: str | None, limits: str | None
 ) -> None:
     found = rows(gen_reference.SETTINGS)[field]
@@ -122,5 +120,5 @@ def test_types_defaults_and_limits_are_those_of_the_code(
         ("version 1.2 alone", "version 1.2 alone"),
     ],
 )
-def test_a_meaning_is_cut_where_a_sentence_ends(meaning: str, words: str) -> None:
+def test_meaning_ends_with_its_first_sentence(meaning: str, words: str) -> None:
     assert gen_reference.first_words(meaning) == words

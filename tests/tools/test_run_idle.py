@@ -1,4 +1,4 @@
-"""`tools.run_idle`: two commands at a time, of which one gives way."""
+"""`tools.run_idle`: two commands at a time; the first gives way to the second."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tools.bootstrap import ROOT
 POLICY = "import os; print('policy', os.sched_getscheduler(0))"
 
 
-def run(log: Path, patient: str, urgent: str) -> subprocess.CompletedProcess[str]:
+def run(log: Path, idle: str, main: str) -> subprocess.CompletedProcess[str]:
     python = (sys.executable, "-c")
-    beside = (sys.executable, "-m", "tools.run_idle", str(log))
-    command = [*beside, *python, patient, "--", *python, urgent]
+    run_idle = (sys.executable, "-m", "tools.run_idle", str(log))
+    command = [*run_idle, *python, idle, "--", *python, main]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -44,28 +44,28 @@ def test_idle_session_has_the_lowest_priority_linux_allows(tmp_path: Path) -> No
     assert said[-1:] == (["19"] if GROUP.exists() else ["False"])
 
 
-@pytest.mark.parametrize(("patient", "urgent", "code"), [(3, 0, 3), (0, 4, 4), (3, 4, 4), (0, 0, 0)])
-def test_either_may_fail(patient: int, urgent: int, code: int, tmp_path: Path) -> None:
-    assert run(tmp_path / "log", f"exit({patient})", f"exit({urgent})").returncode == code
+@pytest.mark.parametrize(("idle", "main", "code"), [(3, 0, 3), (0, 4, 4), (3, 4, 4), (0, 0, 0)])
+def test_exit_code_is_of_the_failed_command(idle: int, main: int, code: int, tmp_path: Path) -> None:
+    assert run(tmp_path / "log", f"exit({idle})", f"exit({main})").returncode == code
 
 
-def test_the_first_is_waited_for(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    os.mkfifo(told)
-    wait = f"print(open({str(told)!r}).read())"
-    tell = f"print('told'); open({str(told)!r}, 'w').write('seen')"
-    assert run(tmp_path / "log", wait, tell).stdout == "told\nseen\n"
+def test_idle_command_is_awaited(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    wait = f"print(open({str(fifo)!r}).read())"
+    send = f"print('sent'); open({str(fifo)!r}, 'w').write('received')"
+    assert run(tmp_path / "log", wait, send).stdout == "sent\nreceived\n"
 
 
-def test_an_interrupt_reaches_both(tmp_path: Path) -> None:
-    # Found: what a shell has put into the background ignores it, and so do its children, who waited for ever.
+def test_interrupt_reaches_both_commands(tmp_path: Path) -> None:
+    # Found: background processes of a shell and their children ignore the signal, and waited for ever.
     heed = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     wait = heed + "try: print('up', flush=True), signal.pause()\nexcept KeyboardInterrupt: print(1)"
     python = (sys.executable, "-c", wait)
     log = tmp_path / "log"
-    beside = [sys.executable, "-m", "tools.run_idle", str(log), *python, "--", *python]
+    run_idle = [sys.executable, "-m", "tools.run_idle", str(log), *python, "--", *python]
     pipe = subprocess.PIPE
-    with subprocess.Popen(beside, cwd=ROOT, stdout=pipe, text=True, start_new_session=True) as both:
+    with subprocess.Popen(run_idle, cwd=ROOT, stdout=pipe, text=True, start_new_session=True) as both:
         assert both.stdout is not None
         assert both.stdout.readline() == "up\n"
         wait_for(lambda: log.read_text() == "up\n", "the first is up")

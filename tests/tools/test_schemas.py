@@ -1,4 +1,4 @@
-"""docs/schemas: they are what the code says, and what is printed fits them."""
+"""docs/schemas match the code, and printed documents match the schemas."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def samples() -> dict[str, list[bytes]]:
-    """For each document: some that are really made."""
+    """Documents of each kind, as the code makes them."""
     full = ownership_document(view())
     bare = ownership_document(view(raft=RaftView(), members=(), workers=(), upstream_up={}))
     answers: status.Answers = {"p1": full, "p2": AdminError("gone")}
@@ -159,13 +159,13 @@ def events() -> list[schema_of_events.Event]:
 SAMPLES = samples()
 
 
-def test_the_files_are_what_the_tool_writes() -> None:
+def test_schema_files_are_up_to_date() -> None:
     rendered: dict[Path, str] = gen_schemas.render()
     assert {path: path.read_text(encoding="utf-8") for path in rendered} == rendered
     assert {path.name.removesuffix(".schema.json") for path in rendered} == set(SAMPLES)
 
 
-def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gen_schemas, "FOLDER", tmp_path)
     assert gen_schemas.main(["--check"]) == 1
     assert gen_schemas.main([]) == 0
@@ -246,20 +246,20 @@ def test_renamed_key_has_equal_value_and_old_key_is_read(name: str) -> None:
 def test_leaving_member_is_draining_by_the_old_key() -> None:
     shown = view()
     leaving = dataclasses.replace(shown.members[0], stopping=True)
-    told = ownership_document(dataclasses.replace(shown, members=(leaving,)))
-    raw = json.loads(documents.OWNERSHIP.encode(told))
+    document = ownership_document(dataclasses.replace(shown, members=(leaving,)))
+    raw = json.loads(documents.OWNERSHIP.encode(document))
     assert (raw["members"][0]["condition"], raw["members"][0]["state"]) == ("leaving", "draining")
     del raw["members"][0]["condition"]
     assert documents.OWNERSHIP.decode(json.dumps(raw).encode()).members[0].condition == "leaving"
 
 
 ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "machine_troubles", "troubles"})
-"""A member of 0.2.0 does not write them, and commands of this version read what it writes."""
+"""A member of 0.2.0 does not write these fields, and commands of this version read its documents."""
 
 
-# Events have fields with defaults, which earlier programs may not have written.
+# Events have fields with defaults, which earlier releases may not have written.
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "observations"}))
-def test_a_schema_asks_for_every_field(name: str) -> None:
+def test_schema_requires_every_field(name: str) -> None:
     checker = jsonschema.Draft202012Validator(schema(name))
     for sample in SAMPLES[name]:
         whole = json.loads(sample)
@@ -279,14 +279,14 @@ def test_ownership_of_the_previous_release_is_read() -> None:
     assert {each.has_voter_digest for each in read.members} == {None}
 
 
-def test_a_reader_survives_fields_of_a_newer_version() -> None:
-    told = ownership_document(view())
-    raw = json.loads(documents.OWNERSHIP.encode(told))
+def test_reader_ignores_fields_of_a_newer_version() -> None:
+    document = ownership_document(view())
+    raw = json.loads(documents.OWNERSHIP.encode(document))
     raw["members"][0]["weight"] = raw["colour"] = "new"
-    assert documents.OWNERSHIP.decode(json.dumps(raw).encode()) == told
+    assert documents.OWNERSHIP.decode(json.dumps(raw).encode()) == document
 
 
-def test_documents_come_back_as_they_went() -> None:
-    told = ownership_document(view())
-    assert documents.OWNERSHIP.decode(documents.OWNERSHIP.encode(told)) == told
-    assert dataclasses.asdict(told)["identities"][1]["committed"] == ("p2",)
+def test_decoding_reverses_encoding() -> None:
+    document = ownership_document(view())
+    assert documents.OWNERSHIP.decode(documents.OWNERSHIP.encode(document)) == document
+    assert dataclasses.asdict(document)["identities"][1]["committed"] == ("p2",)

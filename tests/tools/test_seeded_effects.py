@@ -1,4 +1,4 @@
-"""The proofs of process faults, with processes that have been hit, and some that have not."""
+"""The proofs of process faults, with processes that were hit and processes that were not."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effects, "PROOF_LIMIT_S", 0.3)
 
 
-async def test_a_kill_that_hits_all_is_proved(processes: list[psutil.Process]) -> None:
+async def test_kill_of_all_processes_is_proved(processes: list[psutil.Process]) -> None:
     for process in processes:
         process.kill()
     await prove(lambda: all(map(is_gone, processes)), "the end of both")
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_kill_that_hits_one_process_alone_is_found_out(processes: list[psutil.Process]) -> None:
+async def test_kill_of_one_process_is_reported(processes: list[psutil.Process]) -> None:
     processes[0].kill()
     with pytest.raises(FaultNotObserved, match="the end of both"):
         await prove(lambda: all(map(is_gone, processes)), "the end of both")
 
 
-async def test_a_stop_that_hits_all_is_proved(processes: list[psutil.Process]) -> None:
+async def test_stop_of_all_processes_is_proved(processes: list[psutil.Process]) -> None:
     for process in processes:
         process.suspend()
     await prove(lambda: all(map(is_stopped, processes)), "both in state T")
@@ -52,13 +52,13 @@ async def test_a_stop_that_hits_all_is_proved(processes: list[psutil.Process]) -
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_stop_that_hits_one_process_alone_is_found_out(processes: list[psutil.Process]) -> None:
+async def test_stop_of_one_process_is_reported(processes: list[psutil.Process]) -> None:
     processes[0].suspend()
     with pytest.raises(FaultNotObserved):
         await prove(lambda: all(map(is_stopped, processes)), "both in state T")
 
 
-def test_a_process_that_is_gone_is_not_stopped(processes: list[psutil.Process]) -> None:
+def test_ended_process_is_not_stopped(processes: list[psutil.Process]) -> None:
     gone = processes[0]
     gone.kill()
     gone.wait(10)
@@ -66,7 +66,7 @@ def test_a_process_that_is_gone_is_not_stopped(processes: list[psutil.Process]) 
     assert not is_stopped(gone)
 
 
-def test_a_process_in_the_place_of_one_that_is_gone_is_another(processes: list[psutil.Process]) -> None:
+def test_process_with_a_reused_id_is_another(processes: list[psutil.Process]) -> None:
     former, process = processes
     assert not is_another(process, former)
     former.kill()
@@ -74,11 +74,11 @@ def test_a_process_in_the_place_of_one_that_is_gone_is_another(processes: list[p
     assert is_another(process, former)
 
 
-def test_a_process_that_goes_on_is_not_another(processes: list[psutil.Process]) -> None:
+def test_running_process_is_the_same(processes: list[psutil.Process]) -> None:
     assert not is_another(psutil.Process(processes[0].pid), processes[0])
 
 
-def test_a_process_that_has_ended_as_well_is_not_another(processes: list[psutil.Process]) -> None:
+def test_second_ended_process_is_not_another(processes: list[psutil.Process]) -> None:
     former, process = processes
     for each in processes:
         each.kill()

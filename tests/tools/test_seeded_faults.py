@@ -1,4 +1,4 @@
-"""The proofs of network faults: what an injector makes of answers, and of what members tell of peers."""
+"""The proofs of network faults, from answers and from members' reports of their peers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slow(took_s: float) -> Knock:
 
 
 class Play:
-    """A fleet, and the network around it, on which toxics do what a test says, and nothing otherwise.
+    """A fleet and its network, on which toxics have the effect that a test sets, and no other.
 
     Args:
         poisoned: what comes of asking over a link while there is a toxic: in turn, the last one for ever.
@@ -74,12 +74,12 @@ class Play:
     def is_ready(self, proxy_id: str) -> bool:
         return True
 
-    def ownership(self, teller: str) -> OwnershipDocument:
+    def ownership(self, observer: str) -> OwnershipDocument:
         def is_lost(peer: str) -> bool:
-            return self.toxic is not None and (teller, peer) in self.lost
+            return self.toxic is not None and (observer, peer) in self.lost
 
-        told = tuple(replace(member(each), connected=not is_lost(each)) for each in MEMBERS)
-        return replace(document(teller), members=told)
+        seen = tuple(replace(member(each), connected=not is_lost(each)) for each in MEMBERS)
+        return replace(document(observer), members=seen)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ PAIRS = {("p2", "p1"), ("p3", "p1"), ("p1", "p2"), ("p1", "p3")}
 
 
 @pytest.mark.parametrize("fault", RESETS, ids=str)
-async def test_a_reset_is_proved_by_a_connection_that_breaks(play: Play, fault: Fault) -> None:
+async def test_reset_is_proved_by_a_broken_connection(play: Play, fault: Fault) -> None:
     play.poisoned = [RESET]
     assert await proof_of(play, fault) == "a connection was reset"
     assert play.toxics == [("reset_peer", {"timeout": 0}, "both")]
@@ -124,15 +124,13 @@ async def test_a_reset_is_proved_by_a_connection_that_breaks(play: Play, fault: 
 
 @pytest.mark.parametrize("answer", [QUICK, SILENT], ids=["answered", "silent"])
 @pytest.mark.parametrize("fault", RESETS, ids=str)
-async def test_a_reset_that_breaks_no_connection_is_found_out(
-    play: Play, fault: Fault, answer: Knock
-) -> None:
+async def test_reset_without_a_broken_connection_is_reported(play: Play, fault: Fault, answer: Knock) -> None:
     play.poisoned = [answer]
     with pytest.raises(FaultNotObserved, match=f"{fault.kind}.*a connection was not reset"):
         await proof_of(play, fault)
 
 
-async def test_a_reset_of_peers_is_proved_by_all_who_tell_of_it(play: Play) -> None:
+async def test_peer_reset_is_proved_by_all_members_reports(play: Play) -> None:
     play.lost = PAIRS
     assert await proof_of(play, RESET_PEERS) == "links were broken"
     assert play.toxics == [("reset_peer", {"timeout": 0}, "both")]
@@ -143,39 +141,37 @@ async def test_a_reset_of_peers_is_proved_by_all_who_tell_of_it(play: Play) -> N
     [PAIRS, *({pair} for pair in sorted(PAIRS))],
     ids=lambda kept: " ".join("-".join(pair) for pair in sorted(kept)),
 )
-async def test_a_reset_of_peers_that_leaves_a_link_is_found_out(
-    play: Play, kept: set[tuple[str, str]]
-) -> None:
+async def test_peer_reset_that_leaves_a_link_is_reported(play: Play, kept: set[tuple[str, str]]) -> None:
     play.lost = PAIRS - kept
     with pytest.raises(
         FaultNotObserved, match=r"reset_peers leader.* does not report a broken link"
     ) as found:
         await proof_of(play, RESET_PEERS)
-    assert any(f"{teller} does not report" in str(found.value) for teller, _ in kept)
+    assert any(f"{observer} does not report" in str(found.value) for observer, _ in kept)
 
 
 @pytest.mark.parametrize("fault", LATENCIES, ids=str)
-async def test_latency_is_proved_by_an_answer_that_takes_long(play: Play, fault: Fault) -> None:
+async def test_latency_is_proved_by_a_slow_answer(play: Play, fault: Fault) -> None:
     play.poisoned = [slow(0.16)]
     assert "an answer took 160 ms, 1 ms before" in await proof_of(play, fault)
     assert play.toxics == [("latency", {"latency": 200}, fault.direction)]
 
 
 @pytest.mark.parametrize("fault", LATENCIES, ids=str)
-async def test_latency_that_delays_nothing_is_found_out(play: Play, fault: Fault) -> None:
+async def test_latency_without_delay_is_reported(play: Play, fault: Fault) -> None:
     play.poisoned = [slow(0.159)]
     with pytest.raises(FaultNotObserved, match=f"{fault.kind}.* an answer took only 159 ms"):
         await proof_of(play, fault)
 
 
-async def test_jitter_is_proved_by_one_answer_of_eight_that_takes_long(play: Play) -> None:
+async def test_jitter_is_proved_by_one_slow_answer_of_eight(play: Play) -> None:
     play.poisoned = [QUICK] * 7 + [slow(0.12), QUICK]
     assert "an answer took 120 ms, 1 ms before" in await proof_of(play, JITTER)
     assert play.toxics == [("latency", {"latency": 150, "jitter": 150}, "both")]
 
 
 @pytest.mark.parametrize("answer", [QUICK, slow(0.119)], ids=["nothing", "too-little"])
-async def test_jitter_that_delays_no_answer_of_eight_is_found_out(play: Play, answer: Knock) -> None:
+async def test_jitter_without_a_slow_answer_is_reported(play: Play, answer: Knock) -> None:
     play.poisoned = [QUICK] * 7 + [answer, slow(9.0)]
     with pytest.raises(FaultNotObserved, match=r"jitter_clients leader.* took only .* ms"):
         await proof_of(play, JITTER)
@@ -188,13 +184,13 @@ def bandwidth(kind: Kind, direction: Direction) -> Fault:
 
 
 NARROW: list[tuple[Direction, float]] = [("both", 0.75), ("in", 0.75), ("out", 1.5)]
-"""The least that it has to take by direction."""
+"""The shortest accepted time by direction."""
 BANDWIDTHS = pytest.mark.parametrize("kind", [Kind.BANDWIDTH_CLIENTS, Kind.BANDWIDTH_BROKER])
 
 
 @BANDWIDTHS
 @pytest.mark.parametrize(("direction", "least_s"), NARROW)
-async def test_bandwidth_is_proved_by_bytes_that_take_long(
+async def test_bandwidth_is_proved_by_slow_bytes(
     play: Play, kind: Kind, direction: Direction, least_s: float
 ) -> None:
     play.poisoned = [slow(least_s)]
@@ -205,7 +201,7 @@ async def test_bandwidth_is_proved_by_bytes_that_take_long(
 @BANDWIDTHS
 @pytest.mark.parametrize("answer_of", [lambda _: QUICK, lambda least_s: slow(least_s - 0.01)])
 @pytest.mark.parametrize(("direction", "least_s"), NARROW)
-async def test_bandwidth_that_slows_nothing_down_is_found_out(
+async def test_bandwidth_without_slow_bytes_is_reported(
     play: Play, kind: Kind, direction: Direction, least_s: float, answer_of: Callable[[float], Knock]
 ) -> None:
     play.poisoned = [answer_of(least_s)]
@@ -217,9 +213,7 @@ async def test_bandwidth_that_slows_nothing_down_is_found_out(
     "fault", [*LATENCIES, JITTER, bandwidth(Kind.BANDWIDTH_CLIENTS, "both")], ids=lambda each: each.kind.value
 )
 @pytest.mark.parametrize("answer", [RESET, SILENT], ids=["broken", "silent"])
-async def test_no_answer_at_all_does_not_prove_that_answers_are_slow(
-    play: Play, fault: Fault, answer: Knock
-) -> None:
+async def test_missing_answer_does_not_prove_slow_answers(play: Play, fault: Fault, answer: Knock) -> None:
     play.poisoned = [answer]
     with pytest.raises(FaultNotObserved, match="answer"):
         await proof_of(play, fault)

@@ -1,4 +1,4 @@
-"""What is made of the lines that Kafka's verifiable clients print; a script prints them here."""
+"""Parsing the lines of Kafka's verifiable clients; here a script prints the lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spec(tmp_path: Path) -> WorkloadSpec:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
-    """Says what a tool prints, and at SIGTERM."""
+    """Sets the lines that a tool prints, and those at SIGTERM."""
 
     def printed(lines: list[dict[str, object]]) -> str:
         return "".join(
@@ -92,7 +92,7 @@ def test_producer_lines_are_read_as_acknowledgements(
         (1, Record(17, 1), NO_OFFSET),
         (1, Record(17, 3), 9),
     ]
-    # Not the one that the tool had used its client for after it had closed it.
+    # Without the record for which the tool used its client after it had closed the client.
     assert [each.record.sequence for each in history(spec, "failed")] == [2, 5]
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()] == [
         f"class {closed}: no",
@@ -109,7 +109,7 @@ def test_times_are_those_of_the_monotonic_clock(spec: WorkloadSpec, pretend: Pre
     assert 0.0 <= time.monotonic() - event.at_s < 60.0
 
 
-def test_a_member_stops_when_it_has_all_whatever_the_order(
+def test_member_stops_with_all_records_in_any_order(
     spec: WorkloadSpec,
     pretend: Pretend,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,7 +143,7 @@ def test_a_member_stops_when_it_has_all_whatever_the_order(
     ]
 
 
-def test_a_tool_that_has_ended_is_found(spec: WorkloadSpec, pretend: Pretend) -> None:
+def test_ended_tool_is_reported(spec: WorkloadSpec, pretend: Pretend) -> None:
     pretend([], [], stays=False)
     tool = Tool("VerifiableProducer", spec)
 
@@ -157,7 +157,7 @@ def test_a_tool_that_has_ended_is_found(spec: WorkloadSpec, pretend: Pretend) ->
     wait_for(has_ended, "its end")
 
 
-def test_a_tool_that_did_not_close_its_client_is_found(spec: WorkloadSpec, pretend: Pretend) -> None:
+def test_tool_that_did_not_close_its_client_is_reported(spec: WorkloadSpec, pretend: Pretend) -> None:
     pretend([success(0, 0, 0)], [])
     producer = Producer(spec)
     wait_for(lambda: history(spec, "acknowledged"), "it is at work")

@@ -1,4 +1,4 @@
-"""What is made of chaos runs: one document, and one page."""
+"""The document and the page of chaos runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert measures([1.0, 2.0, 3.0]) == Measures(2.0, 3.0, 3.0)
 
 
-def test_the_page_tells_of_violations_and_how_to_repeat_them() -> None:
+def test_page_lists_violations_and_commands() -> None:
     text = page(summarize([chaos_run()]), 7)
     assert "**1 violations**" in text
     assert "| kill member | 2 |" in text
@@ -56,7 +56,7 @@ def test_the_page_tells_of_violations_and_how_to_repeat_them() -> None:
     assert "## Violations" not in page(summarize([chaos_run(violations=())]), 7)
 
 
-def test_a_new_report_keeps_what_was_written_by_hand(tmp_path: Path) -> None:
+def test_new_report_keeps_handwritten_text(tmp_path: Path) -> None:
     report = tmp_path / "reliability.md"
     write_report(report, summarize([chaos_run()]), 7)
     report.write_text(report.read_text() + f"\n{HANDWRITTEN_HEADING}\n\nA bug.\n")

@@ -1,4 +1,4 @@
-"""The file in which results of long runs are kept."""
+"""The file with the results of long runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chaos.seeded.schedule import plan_of
 from tests.tools.sample_chaos import chaos_run
 
 
-def test_a_run_without_a_violation_is_known_from_then_on(tmp_path: Path) -> None:
+def test_run_without_a_violation_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     result = chaos_run(plan="7", replay=replay(plan_of(7)), violations=())
     Results(path).add(result)
@@ -24,7 +24,7 @@ def test_a_run_without_a_violation_is_known_from_then_on(tmp_path: Path) -> None
     assert Results(path).clean(plan_of(7, 60.0)) is None
 
 
-def test_a_run_with_a_violation_is_run_again_and_then_forgotten(tmp_path: Path) -> None:
+def test_run_with_a_violation_is_repeated_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     Results(path).add(chaos_run(replay=replay(plan_of(7))))
     assert Results(path).clean(plan_of(7)) is None
@@ -33,7 +33,7 @@ def test_a_run_with_a_violation_is_run_again_and_then_forgotten(tmp_path: Path) 
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
+def test_truncated_line_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     Results(path).add(chaos_run())
     path.write_bytes(path.read_bytes() + path.read_bytes()[:40])
@@ -41,7 +41,7 @@ def test_a_line_that_was_cut_off_is_named(tmp_path: Path) -> None:
         Results(path)
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match="Is a directory"):
         Results(tmp_path)
     with pytest.raises(DemoError, match="No such file"):

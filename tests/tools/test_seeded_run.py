@@ -1,4 +1,4 @@
-"""What comes of a run, and what it leaves behind: its history, and the command that repeats it."""
+"""The result of a seeded run, its history, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.drills.test_checker import HISTORY
 FAULTS = (Fault(0.0, Kind.RESET_BROKER, "1"), Fault(0.0, Kind.KILL_MEMBER, "leader"))
 PLAN = Plan("7", FAULTS, ("idempotent", "kip848"), length_s=0.0)
 SEEN = {"ownership": 1, "metadata": 1}
-"""By an observer of a fleet that is there."""
+"""Observations of a running fleet."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
-def test_a_history_is_json_lines_in_the_order_of_time(tmp_path: Path) -> None:
+def test_history_is_json_lines_in_order_of_time(tmp_path: Path) -> None:
     fault = Fault(1.0, Kind.KILL_MEMBER, "leader")
     outage = Outage("kill_member", ("p1",), ("p2",), 12.0, 14.0, 2.5)
     write(
@@ -63,9 +63,9 @@ def test_a_history_is_json_lines_in_the_order_of_time(tmp_path: Path) -> None:
         "received": 14,
         "log": 14,
     }
-    (told,) = (line for line in lines if line["what"] == "fault")
-    assert told["at_s"] == 12.0
-    assert told["outage"]["survivors"] == ["p2"]
+    (fault_line,) = (line for line in lines if line["what"] == "fault")
+    assert fault_line["at_s"] == 12.0
+    assert fault_line["outage"]["survivors"] == ["p2"]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_a_history_is_json_lines_in_the_order_of_time(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_the_command_that_is_printed_makes_the_same_plan(plan: Plan, arguments: str) -> None:
+def test_printed_command_makes_the_same_plan(plan: Plan, arguments: str) -> None:
     assert replay(plan) == f'make chaos ARGS="{arguments}"'
     parsed = command.make_context("chaos", arguments.split()).params
     again = chosen(parsed["name"]) if parsed["name"] else plan_of(parsed["seed"], parsed["length"])
     assert again == plan
 
 
-async def test_a_run_that_breaks_no_promise_leaves_its_whole_history(stage: Stage, tmp_path: Path) -> None:
+async def test_run_without_violation_keeps_its_history(stage: Stage, tmp_path: Path) -> None:
     result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
     assert result.violations == ()
     assert sorted(result.faults) == ["kill_member", "reset_broker"]
@@ -93,10 +93,10 @@ async def test_a_run_that_breaks_no_promise_leaves_its_whole_history(stage: Stag
     assert counts == {"plan": 1, "fault": 2, **SEEN, **of_clients}
 
 
-async def test_a_run_goes_on_until_there_is_enough_to_judge(
+async def test_run_continues_until_it_can_be_judged(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker came back late once, and clients were judged by what they had had before the fault."""
+    """Found: a broker came back late, and clients were judged by their records before the fault."""
     looked = []
 
     async def more_in_between(condition: Callable[[], bool], limit_s: float, every_s: float) -> bool:
@@ -140,7 +140,7 @@ async def test_a_run_goes_on_until_there_is_enough_to_judge(
     ],
     ids=["no-fleet", "no-flow", "no-log"],
 )
-async def test_a_run_that_breaks_leaves_what_is_known(
+async def test_broken_run_keeps_what_is_known(
     stage: Stage, tmp_path: Path, breaks: dict[str, Any], why: str, seen: dict[str, int]
 ) -> None:
     for name, value in breaks.items():
@@ -163,7 +163,7 @@ async def test_unforeseen_error_is_raised_and_keeps_what_is_known(stage: Stage, 
     assert [line["detail"] for line in lines if line["what"] == "broke"] == ["ZeroDivisionError: a mistake"]
 
 
-async def test_a_whole_history_is_not_lost_to_what_breaks_after_it(
+async def test_complete_history_survives_a_later_error(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(history: object) -> None:
@@ -207,7 +207,7 @@ async def test_unobserved_fault_is_a_violation_and_stops_no_other(
 
 
 @pytest.mark.parametrize(("outcomes", "code"), [({}, 0), ({"1": FaultNotObserved("nothing was reset")}, 1)])
-def test_the_exit_code_is_1_where_a_fault_had_no_effect(
+def test_exit_code_is_1_if_a_fault_had_no_effect(
     stage: Stage,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

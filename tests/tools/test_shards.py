@@ -1,4 +1,4 @@
-"""Shards: together they hold every test, they are of about equal length, and a commit chooses one."""
+"""Shards hold every test together, take about equal time, and a commit chooses a shard."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
 
 
 def test_collected_tests_are_all_in_exactly_one_shard(collected: set[tuple[str, str]]) -> None:
-    wanted = {file for file, size in collected if size != "test-long"}
-    assert "tests/tools/test_shards.py" in wanted
+    expected = {file for file, size in collected if size != "test-long"}
+    assert "tests/tools/test_shards.py" in expected
     for count in range(1, 8):
         made = shards.shards(count, shards.read_durations())
         cut_up = Counter(file for shard in made for file in shard.files())
-        assert set(cut_up) >= wanted
+        assert set(cut_up) >= expected
         assert set(cut_up.values()) == {1}
 
 
@@ -112,7 +112,7 @@ def test_durations_kept_name_only_files_that_exist() -> None:
     assert set(shards.read_durations()) <= set(known)
 
 
-def test_chosen_by_a_commit_is_a_whole_shard_from_some_file_on() -> None:
+def test_commit_chooses_a_shard_and_its_first_file() -> None:
     durations = shards.read_durations()
     count = shards.shard_count(durations)
     starts = set()
@@ -133,7 +133,7 @@ def test_chosen_all_are_all_shards() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "2/4/6", "a/b", "1 / 2"])
-def test_chosen_text_that_names_no_shard_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_shard_name_is_rejected(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(WrongShard, match="use K/N with 1 <= K <= N, for example 2/"):
         select_shards(text, {}, "")
     assert shards.main(["run", text]) == 2

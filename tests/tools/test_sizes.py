@@ -12,7 +12,7 @@ from tests.sizes import ROOT, NoSize, Size, Sizes, size_of
 
 
 class Config:
-    """Keeps the tests that were reported as left out."""
+    """Records the tests that were reported as left out."""
 
     def __init__(self) -> None:
         self.left_out: list[Any] = []
@@ -30,7 +30,7 @@ def item(file: str, *sizes: object, parameter: str = "") -> Any:
 
 
 class Item:
-    """As much of a collected test as has to do with its size."""
+    """The part of a collected test that determines its size."""
 
     def __init__(self, path: Path, nodeid: str, own_markers: list[Any], mark: Any) -> None:
         self.path, self.nodeid, self.own_markers, self._mark = path, nodeid, own_markers, mark
@@ -79,7 +79,7 @@ def test_test_without_a_size_runs_and_fails(file: str, sizes: tuple[str, ...]) -
 
 
 def test_test_and_its_parameter_with_a_size_each_are_refused() -> None:
-    """pytest would take the mark of the test, whatever the parameter's says."""
+    """pytest would use the mark of the test and ignore the parameter's mark."""
     with pytest.raises(NoSize, match="two marks of a size"):
         size_of(item("tests/chaos/test_a.py", "test-all", parameter="test-long"))
 

@@ -25,7 +25,7 @@ def report(nodeid: str, duration: float, *, failed: bool = False) -> Any:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where durations go. Nothing was measured yet; some files are known from the last commit."""
+    """The file of durations: nothing is measured yet, and the last commit knows some files."""
     for file in ("old.py", "cut.py", "bad.py", "new.py", "one.py", "two.py"):
         (tmp_path / file).touch()
     kept = tmp_path / "kept.json"
@@ -129,7 +129,7 @@ def test_limit_ends_a_file_that_takes_too_long() -> None:
     assert not limited.fits("a", 101.0)
 
 
-def test_limit_expects_something_of_files_that_nobody_has_timed() -> None:
+def test_limit_assumes_a_duration_of_unmeasured_files() -> None:
     limited = limit(100.0)
     assert limited.fits("a", 0.0)
     assert not limited.fits("b", 100.0 - UNKNOWN_FILE_S / 2)
@@ -142,7 +142,7 @@ def test_limit_in_one_of_several_processes_knows_no_pace() -> None:
 
 
 class Terminal:
-    """Keeps what a terminal would show."""
+    """Records the lines of a terminal."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -222,7 +222,7 @@ def test_second(fleet):
 
 @pytest.mark.parametrize("options", [(), ("--numprocesses=1",)])
 def test_limit_ends_fixtures_and_reports_their_failure(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Found: where a fixture failed to end, nothing was said of what was left out."""
+    """Found: if a fixture failed to end, the files that were left out were not listed."""
     (tmp_path / "conftest.py").write_text(CONFTEST.replace("ROOT", repr(str(ROOT))))
     (tmp_path / "test_suite.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", f"--rootdir={tmp_path}", *options, "."]

@@ -54,7 +54,7 @@ def test_unit_test_that_opens_a_socket_fails(tmp_path: Path) -> None:
 
 
 def test_unit_tests_never_import_uvloop() -> None:
-    """It opens sockets in C, which no audit hook sees."""
+    """uvloop opens sockets in C, which audit hooks do not see."""
     users = [
         path for path in (ROOT / "tests" / "unit").rglob("test_*.py") if "import uvloop" in path.read_text()
     ]
