@@ -21,7 +21,7 @@ JAR = "kafka_2.13-4.3.1.jar"
 
 def unpack(folder: Path) -> Path:
     """Make a folder with the jar that identifies Kafka."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / JAR).touch()
     return folder
 
@@ -65,12 +65,13 @@ def test_kafka_is_searched_in_the_documented_order(
     monkeypatch.setattr(kafka_jars, "CHECKOUT", tmp_path)
     monkeypatch.setattr(kafka_jars, "CHECKOUT_LIBS", build)
     (tmp_path / "pyproject.toml").touch()
-    assert find_libs(environ=no_checkout) == build
     unpack(cache)
-    assert find_libs(environ=no_checkout) == cache
     environ = {**no_checkout, "KAFKA_HOME": str(unpack(tmp_path / "variable"))}
-    assert find_libs(environ=environ) == tmp_path / "variable"
     assert find_libs(unpack(tmp_path / "option"), environ=environ) == tmp_path / "option"
+    assert find_libs(environ=environ) == build
+    shutil.rmtree(build)
+    assert find_libs(environ=environ) == tmp_path / "variable"
+    assert find_libs(environ=no_checkout) == cache
 
 
 def test_missing_kafka_error_names_places_and_fixes(no_checkout: dict[str, str]) -> None:
@@ -137,6 +138,18 @@ def test_fetch_reports_a_failure_of_maven(
     with pytest.raises(DemoError, match="Maven ended with code 3"):
         find_libs(fetch=True, environ=no_checkout)
     assert not kafka_jars.has_kafka(cache_libs(no_checkout))
+
+
+def test_fetch_reports_a_maven_that_copied_no_kafka(
+    tmp_path: Path, no_checkout: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "mvn"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    with pytest.raises(DemoError, match=r"Maven copied no kafka_.*; check the mvn on PATH"):
+        find_libs(fetch=True, environ=no_checkout)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,9 @@ def find_libs(
 ) -> Path:
     """Find the folder of Kafka's jars.
 
-    The first of these is used: `kafka_home`, the environment variable KAFKA_HOME, the user's cache, and
-    the build folder of a checkout.
+    The first of these is used: `kafka_home`, the build folder of a checkout, the environment variable
+    KAFKA_HOME, and the user's cache. A checkout has the release that it is tested with, whatever else the
+    machine has.
 
     Args:
         kafka_home: an unpacked Kafka distribution, or a folder with its jars; None to search.
@@ -80,14 +81,15 @@ def find_libs(
     """
     if kafka_home is not None:
         return _libs_in(kafka_home, "--kafka-home")
+    is_checkout = (CHECKOUT / "pyproject.toml").exists()
+    if is_checkout and has_kafka(CHECKOUT_LIBS):
+        return CHECKOUT_LIBS
     if environ.get("KAFKA_HOME"):
         return _libs_in(Path(environ["KAFKA_HOME"]), "KAFKA_HOME")
     cache = cache_libs(environ)
-    is_checkout = (CHECKOUT / "pyproject.toml").exists()
-    searched = (cache, CHECKOUT_LIBS) if is_checkout else (cache,)
-    for libs in searched:
-        if has_kafka(libs):
-            return libs
+    searched = (CHECKOUT_LIBS, cache) if is_checkout else (cache,)
+    if has_kafka(cache):
+        return cache
     if fetch:
         fetch_libs(cache)
         return cache
@@ -103,9 +105,10 @@ def _libs_in(home: Path, setting: str) -> Path:
     for libs in (home / "libs", home):
         if has_kafka(libs):
             return libs.resolve()
+    without = "unset KAFKA_HOME" if setting == "KAFKA_HOME" else f"leave out {setting}"
     raise DemoError(
         f"{setting} {home}: no {JAR_PATTERN} in this folder or its libs folder; name an unpacked Kafka, or "
-        f"leave out {setting} and fetch Kafka with Maven: fleet demo --fetch"
+        f"{without} and fetch Kafka with Maven: fleet demo --fetch"
     )
 
 
@@ -126,6 +129,11 @@ def fetch_libs(libs: Path) -> None:
             if not has_kafka(libs):
                 print(f"fetching Kafka {kafka_version()} with Maven into {libs}", file=sys.stderr, flush=True)
                 copy_jars("broker", libs)
+            if not has_kafka(libs):
+                raise DemoError(
+                    f"--fetch: Maven copied no {JAR_PATTERN} into {libs}; check the mvn on PATH and its "
+                    "settings, or name an unpacked Kafka: fleet demo --kafka-home DIR"
+                )
     except subprocess.CalledProcessError as error:
         raise DemoError(
             f"--fetch: Maven ended with code {error.returncode}, its errors are above; check that Maven "
@@ -148,6 +156,7 @@ def copy_jars(profile: str, libs: Path, *options: str) -> None:
     fresh = libs.with_name(f"{libs.name}.new")
     libs.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
     goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}")
     command = (*MAVEN, "-f", str(POM), "-P", profile, *goal, *options)
     subprocess.run(command, cwd=libs.parent, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True)
