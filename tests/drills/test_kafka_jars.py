@@ -46,7 +46,9 @@ def test_kafka_home_may_be_a_distribution_or_its_libs(tmp_path: Path, no_checkou
     assert find_libs(environ={**no_checkout, "KAFKA_HOME": str(libs.parent)}) == libs
 
 
-def test_user_without_a_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_home_folder_is_reported(
+    no_checkout: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Containers run under user ids that have no entry in passwd."""
 
     def unknown(uid: int) -> object:

@@ -74,7 +74,7 @@ Examples:
 @click.option(
     "--kafka-home",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Run this unpacked Kafka, or the jars in this folder.  [default: a checkout's own, $KAFKA_HOME, the cache]",
+    help="Run this unpacked Kafka, or the jars in this folder.  [default: checkout, $KAFKA_HOME, cache]",
 )
 @click.option(
     "--fetch",
