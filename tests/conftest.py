@@ -63,7 +63,7 @@ AWAY = {broker_id: Endpoint(f"127.78.{broker_id}.{broker_id}", 9092) for broker_
 
 
 UNMISTAKABLE_PORT_BYTES: Final = range(0x80, 0xFF)
-"""What the low byte of a broker's ports may be. Tests look for ports in all that passes, and found 24063
+"""The allowed low bytes of a broker's ports. Tests search for ports in all traffic, and found 24063
 once, as 00 00 5d ff, where an offset of 93 was followed by an epoch of -1. Small numbers and -1 are
 everywhere."""
 

@@ -52,7 +52,7 @@ def _unpacked() -> Path:
 
 
 def run(program: str, stdin: bytes = b"") -> bytes:
-    """What a Python program prints that imports that release, and reads these bytes from standard input."""
+    """Run a Python program that imports the release and reads these bytes. Returns: its output."""
     folder = _unpacked()
     done = subprocess.run(
         [sys.executable, "-c", program],

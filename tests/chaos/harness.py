@@ -309,7 +309,7 @@ def await_flow(clients: Sequence[Client]) -> None:
 
 @contextmanager
 def _observing(harness: ChaosHarness) -> Iterator[None]:
-    """Run a scene's observers on an event loop in a thread of their own, because the tests block."""
+    """Run the harness's observers on an event loop in their own thread, because the tests block."""
     loop = asyncio.new_event_loop()
     stopping = asyncio.Event()
     failures: list[BaseException] = []

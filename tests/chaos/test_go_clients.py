@@ -34,7 +34,7 @@ WATCH_S = 12.0
 """After a death or a drain. Longer than the limit and than three heartbeats, of 3 s each in both clients."""
 MakeTopic = Callable[..., str]
 Fault = Callable[[LocalFleet, KafkaCluster, str], AbstractContextManager[None]]
-"""Of the member that owns the coordinator of a group, for the length of a context."""
+"""A fault of the member that owns the coordinator of a group, for the length of a context."""
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class Place:
         return self.stored()["StatefulSet", RELEASE]
 
     def pod(self, number: int = 0) -> Document:
-        """What the controller of StatefulSets would make of the one that is kept."""
+        """Make the pod that the controller of StatefulSets would make of the stored set."""
         spec = copy.deepcopy(self.stateful["spec"])
         name, template = f"{RELEASE}-{number}", spec["template"]
         for claim in spec["volumeClaimTemplates"]:
@@ -122,7 +122,7 @@ def case(request: pytest.FixtureRequest, place: Place) -> Place:
 
 
 def losses(sent: object, stored: object, path: str = "") -> Iterator[str]:
-    """What was sent and is not there, or is something else; a server adds, and takes nothing away."""
+    """Yield the sent values that the server lost or changed. A server may add values."""
     if isinstance(sent, dict) and isinstance(stored, dict):
         for key, value in sent.items():
             yield from losses(value, stored.get(key), f"{path}.{key}")
@@ -278,7 +278,7 @@ def node(api: KubernetesApi, labels: dict[str, str]) -> str:
 
 
 def rack_of_a_pod_at(place: Place, node_name: str) -> str | None:
-    """What the first member takes for its rack once its pod is bound to a node, as the scheduler binds it."""
+    """The rack of the first member after its pod is bound to a node, as the scheduler binds it."""
     pod = place.pod()
     # Admission knows of a node a moment after it is made, and has no labels of it for a pod until then.
     stored_value = {**pod, "spec": {**pod["spec"], "nodeName": node_name}}

@@ -321,7 +321,7 @@ OTHER_HOSTS = (
 
 @pytest_asyncio.fixture
 async def named_port() -> AsyncIterator[int]:
-    """Of a member without tokens, whose configuration contains a name."""
+    """A member without tokens, whose configuration contains a name."""
     sock = listening()
     server = await serve(Source(), sock, hosts={"proxy1"})
     yield sock.getsockname()[1]

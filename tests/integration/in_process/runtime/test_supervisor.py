@@ -296,7 +296,7 @@ def test_sigterm_stops_control_then_workers_then_exits_zero(node: Node) -> None:
 
 
 def test_a_socket_that_cannot_be_removed_does_not_spoil_the_stop(node: Node) -> None:
-    """As on a disk that has become read-only."""
+    """Like a disk that has become read-only."""
     node.start()
     path = node.settings.members["p1"].control_socket
     path.unlink()

@@ -274,7 +274,7 @@ async def test_tls_1_2_is_the_least(member: Member) -> None:
 async def test_missing_certificate_fails_handshakes_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in a control process that restarts after the file was removed: the member continues."""
+    """Like a control process that restarts after the file was removed: the member continues."""
     settings, sock = secured(tmp_path), socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     port = sock.getsockname()[1]
