@@ -457,7 +457,7 @@ def test_idle_proxies_report_each_figure_separately() -> None:
     assert race.Share({"p50_us": 900.0}, s_per_record=0.1).with_rest(0.0) == {"p50_us": 900.0}  # no proxies
 
 
-def test_client_that_fails_in_its_turn_is_reported() -> None:
+def test_failing_client_is_reported() -> None:
     dead = "import sys; print('ready', flush=True); sys.stdin.readline(); sys.exit(1)"
     with (
         pytest.raises(BenchError, match="sync failed with fleet"),

@@ -14,7 +14,7 @@ BEGUN_MS = [10_000, 20_000]
 MEASURED = RepeatsResult((1.0, 2.0), 2, 4, 600.0, (), 0, 10, 0, 0, {}, 0)
 
 
-def test_a_log_in_order_is_clean() -> None:
+def test_ordered_log_has_no_repeats() -> None:
     rows = [(0, 0, 0, 1), (1, 0, 0, 2), (0, 0, 1, 3), (0, 1, 0, 4)]
     assert examine(rows, [ProducerReport([2, 1]), ProducerReport([1, 0])], BEGUN_MS) == LogAnalysis(
         4, {}, {}, 0

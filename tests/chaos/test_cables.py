@@ -57,7 +57,7 @@ def cables(fleet: LocalFleet, kafka: KafkaCluster) -> Iterator[Cables]:
 
 
 @pytest.mark.size("test")
-def test_a_member_whose_cable_is_pulled_is_advertised_elsewhere(
+def test_unplugged_member_is_advertised_elsewhere(
     fleet: LocalFleet, cables: Cables, kafka: KafkaCluster, start_load: StartLoad, note: Note
 ) -> None:
     with start_load(fleet) as harness, harness.probing_closely():

@@ -23,7 +23,7 @@ QUIET_S = 4.0
 
 @pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "silence")
-def test_a_frozen_member_is_taken_over_and_taken_in_again(
+def test_frozen_member_is_taken_over_and_rejoins(
     fleet: LocalFleet, start_load: StartLoad, note: Note
 ) -> None:
     with start_load(fleet) as harness:

@@ -174,7 +174,7 @@ def test_killed_leader_is_taken_over_and_drawn(
     check_topics_deleted(kafka)
 
 
-def test_frozen_leader_is_taken_over_and_keeps_its_life(
+def test_frozen_leader_is_taken_over_and_keeps_its_incarnation(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold, tmp_path: Path
 ) -> None:
     leader = fleet.leader()
@@ -198,7 +198,7 @@ def test_frozen_leader_is_taken_over_and_keeps_its_life(
 
 
 @pytest.mark.size("test-long")
-def test_blackholed_member_is_taken_over_and_keeps_its_life(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_blackholed_member_keeps_its_incarnation(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Toxiproxy is the black hole. The test proves that it swallows before the healing, too."""
     picture = tmp_path / "day.svg"
     healed: list[ProxyId] = []

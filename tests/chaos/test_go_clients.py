@@ -105,7 +105,7 @@ def test_kafka_go_resumes_when_its_coordinators_proxy_is_drained(
 
 
 @pytest.mark.proves("sarama", "produce", "classic group", "takeover at least once")
-def test_sarama_goes_on_when_its_coordinators_proxy_dies(
+def test_sarama_continues_when_its_coordinators_proxy_dies(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     """The producer is idempotent: the log has no record twice."""

@@ -21,7 +21,7 @@ VICTIM = "p2"
 
 @pytest.mark.parametrize("options", [(), RECOMMENDED_BACKOFF], ids=["default", "recommended"])
 @pytest.mark.proves("rskafka", "produce", "consume", "takeover at least once")
-def test_each_partition_goes_on_when_a_member_dies(
+def test_each_partition_continues_when_a_member_dies(
     options: tuple[str, ...],
     rskafka: Path,
     fleet: LocalFleet,

@@ -92,7 +92,7 @@ async def test_latency_is_seen_in_answers(through: Through, direction: Direction
     assert await time_of_answer(link) >= LATENCY_S * (2 if direction == "both" else 1)
 
 
-async def test_latency_is_seen_by_a_stranger_who_is_hung_up_on(through: Through) -> None:
+async def test_latency_shows_when_the_target_closes(through: Through) -> None:
     network, link = through
     before_s = await hang_up(link.at, 5.0)
     assert before_s is not None

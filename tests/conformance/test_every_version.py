@@ -66,7 +66,7 @@ def test_every_version_passes(setup: ScriptedSetup, messages: list[Message]) -> 
     assert outcome.tried == {(key, v) for key, each in ranges.items() for v in range(each.low, each.high + 1)}
 
 
-def test_tagged_fields_that_nobody_knows_pass(setup: ScriptedSetup, messages: list[Message]) -> None:
+def test_unknown_tagged_fields_pass(setup: ScriptedSetup, messages: list[Message]) -> None:
     """In requests and responses, in headers and in every struct, and with the tag numbers of padding."""
     conformance = setup.through_fleet(unknown=0.5)
     outcome = conformance.run(2)
@@ -107,7 +107,7 @@ def test_client_expecting_another_node_must_rebootstrap(setup: ScriptedSetup) ->
     assert len(error_codes) == 3 * 3 * 4
 
 
-def test_without_a_fleet_all_of_this_would_be_found(setup: ScriptedSetup) -> None:
+def test_checks_find_every_address_without_a_fleet(setup: ScriptedSetup) -> None:
     outcome = setup.direct_to_brokers().run(MESSAGES_PER_VERSION)
     assert {each.partition(" ")[0] for each in outcome.leaks} == WITH_ADDRESSES
     assert {each.partition(" ")[0] for each in outcome.differences} >= {*WITH_ADDRESSES, "ApiVersions"}

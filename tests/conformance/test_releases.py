@@ -78,7 +78,7 @@ def make_topic(setup: ReleaseSetup, name: str, partitions: int) -> str:
     ],
     indirect=True,
 )
-def test_a_takeover_loses_nothing_of_any_client(setup: ReleaseSetup, tmp_path: Path) -> None:
+def test_takeover_loses_no_record_of_any_client(setup: ReleaseSetup, tmp_path: Path) -> None:
     """librdkafka and the newest Java client: idempotent, transactional, in groups of both protocols."""
     fleet, kafka = setup.fleet, setup.kafka
     names = ["java", "transactional", *(["kip848"] if setup.has_new_groups else [])]
@@ -135,7 +135,7 @@ def test_java_commits_transactions_as_the_release_does(setup: ReleaseSetup) -> N
 
 
 @pytest.mark.parametrize("setup", RELEASES, indirect=True)
-def test_every_answer_means_what_it_means_straight(setup: ReleaseSetup) -> None:
+def test_every_answer_equals_the_direct_one(setup: ReleaseSetup) -> None:
     comparison = Comparison(setup.kafka, advertised(setup.fleet), CASES)
     outcome = comparison.run()
     assert outcome.differences == []

@@ -58,7 +58,7 @@ def advertised(document: dict[str, Any]) -> Owners:
     return {each["broker_id"]: each["advertised"] for each in document["identities"]}
 
 
-def test_status_and_plan_say_what_is_and_what_would_be(
+def test_status_shows_owners_and_plan_shows_moves(
     fleet: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand
 ) -> None:
     status = fits(fleet_command(fleet, "status"), "status")

@@ -29,7 +29,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.mark.size("test")
 @pytest.mark.proves("aiokafka", "produce", "classic group")
-async def test_an_idempotent_producer_and_a_group(fleet: LocalFleet, make_topic: MakeTopic) -> None:
+async def test_idempotent_producer_and_group_pass_each_record_once(
+    fleet: LocalFleet, make_topic: MakeTopic
+) -> None:
     topic = make_topic()
     bootstrap = fleet.bootstrap()
     values = [b"%05d" % number for number in range(300)]
@@ -58,7 +60,7 @@ async def test_an_idempotent_producer_and_a_group(fleet: LocalFleet, make_topic:
 
 
 @pytest.mark.proves("aiokafka", "consume", "transactions")
-async def test_a_transaction(fleet: LocalFleet, make_topic: MakeTopic) -> None:
+async def test_transactions_abort_and_commit(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=1)
     bootstrap = fleet.bootstrap()
     async with asyncio.timeout(LIMIT_S):

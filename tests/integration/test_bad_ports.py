@@ -79,7 +79,7 @@ def _all_sent(sent: Callable[[], list[float]], waiting: Callable[[], list[float]
     return sent() > [0] and waiting() == [0]
 
 
-def test_events_and_weights_go_on_where_a_port_cannot_be(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_events_and_weights_survive_an_invalid_broker_port(kafka: KafkaCluster, tmp_path: Path) -> None:
     with misnamed_brokers(kafka) as misnamed:
         fleet = LocalFleet(
             tmp_path / "fleet",

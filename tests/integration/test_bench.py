@@ -99,7 +99,7 @@ def test_a_record_that_is_refused_ends_the_measurement(stage: Stage) -> None:
         )
 
 
-def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path: Path) -> None:
+def test_profile_splits_the_cpu_time_of_a_request(stage: Stage, tmp_path: Path) -> None:
     (target,) = stage.targets
     topic = stage.create_topic("sync", (1,))
     found = profile(tmp_path, target, Spec("sync", target.bootstrap_servers, topic, 1, REQUESTS))

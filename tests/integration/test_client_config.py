@@ -167,7 +167,7 @@ def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
     return done.stderr
 
 
-def test_librdkafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
+def test_librdkafka_accepts_its_settings(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
     topic, file = make_topic(1), tmp_path / "client.conf"
     file.write_text(client_config(fleet, "librdkafka"))
     output = run(KCAT, "-F", file, "-P", "-t", topic, "-p", "0", stdin="librdkafka")
@@ -177,7 +177,9 @@ def test_librdkafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path:
     assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"librdkafka"]
 
 
-def test_java_takes_it(fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path) -> None:
+def test_java_accepts_its_settings(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
     topic, file = make_topic(1), tmp_path / "client.properties"
     file.write_text(client_config(fleet, "java"))
     done = kafka.tool(
@@ -190,7 +192,7 @@ def test_java_takes_it(fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeT
     assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"java"]
 
 
-async def test_aiokafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic) -> None:
+async def test_aiokafka_accepts_its_settings(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     printed: dict[str, Any] = {}
     exec(await asyncio.to_thread(client_config, fleet, "aiokafka"), printed)
@@ -203,7 +205,7 @@ async def test_aiokafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic) -> No
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", GO_CLIENTS)
-def test_a_client_in_go_takes_it(
+def test_go_client_accepts_its_settings(
     fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path, client: Client
 ) -> None:
     topic, program = make_topic(1), tmp_path / "main.go"
@@ -214,7 +216,7 @@ def test_a_client_in_go_takes_it(
     assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [client.encode()]
 
 
-def test_kafkajs_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
+def test_kafkajs_accepts_its_settings(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
     topic, program = make_topic(1), tmp_path / "main.cjs"
     modules = bring_node_client("kafkajs").with_name("node_modules")
     snippet = client_config(fleet, "kafkajs")

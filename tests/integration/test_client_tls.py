@@ -166,7 +166,7 @@ def test_kafka_go_and_sarama(
 
 
 @pytest.mark.size("test")
-def test_without_a_certificate_nobody_gets_in(secured: LocalFleet, authority: Authority) -> None:
+def test_client_without_a_certificate_is_refused(secured: LocalFleet, authority: Authority) -> None:
     def refused() -> float:
         pages = (secured.get(each, "/metrics")[1].decode() for each in secured.members)
         return sum(float(value) for page in pages for value in REFUSED.findall(page))

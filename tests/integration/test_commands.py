@@ -138,12 +138,12 @@ def test_every_entry_of_the_tables_is_needed() -> None:
         "    curl -H 'A: b' http://127.0.0.1\n    echo 'A: b'\n",
     ],
 )
-def test_a_line_that_nobody_knows_is_found(text: str) -> None:
+def test_unknown_line_is_found(text: str) -> None:
     with pytest.raises(AssertionError, match=r"page\.md:\d: .*PROGRAMS"):
         list(pages.commands("page.md", text))
 
 
-def test_lines_are_found_where_they_are() -> None:
+def test_lines_are_found_at_their_numbers() -> None:
     text = (
         "# A\n\n    make demo   # all\n\n- item\n\n      fleet top \\\n         --once\n      fleet status\n"
         "\n```\npip install .\n```\n"
@@ -344,7 +344,7 @@ def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield machines
 
 
-def test_commands_of_the_configuration(
+def test_configuration_page_commands_run(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The only member uses the certificates and tokens that the page has made."""
@@ -353,7 +353,7 @@ def test_commands_of_the_configuration(
         Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()
 
 
-def test_commands_of_the_walk_through(
+def test_commands_of_the_walk_through_run(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the file of the page. The first member runs with the program that the page installed."""
@@ -405,7 +405,7 @@ def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
         "--scenario leader-kill --inject-command 'shh {host} true'",
     ],
 )
-def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_line_fails(text: str, shared: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         Page("docs/index.md", shared, monkeypatch).run_line(Line("docs/index.md", 1, text))
 
@@ -413,7 +413,7 @@ def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: py
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=NEWCOMER_COMMANDS) if each == FIRST_READ else each for each in SHARED]
 )
-def test_commands_of(
+def test_commands_of_each_page_run(
     page: str,
     shared: Machines,
     kafka: KafkaCluster,

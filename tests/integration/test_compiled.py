@@ -20,7 +20,7 @@ MakeTopic = Callable[..., str]
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 
-def test_a_fleet_takes_over_with_it(kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
+def test_compiled_fleet_takes_over(kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
     fleet, topic = LocalFleet(tmp_path, kafka.endpoints, 3, timing=IMPATIENT), make_topic()
     fleet.through = dict.fromkeys(fleet.members, compiled.launcher())
     with fleet:

@@ -141,7 +141,7 @@ def test_expendable_events_leave_room_for_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [True, False])
-def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) -> None:
+def test_failing_disk_is_retried(tmp_path: Path, spoilt: bool) -> None:
     path = tmp_path / "spool"
     if spoilt:
         path.mkdir()
@@ -159,7 +159,7 @@ def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) 
         assert [each.record for each in spool.oldest(9)] == records(0, 3)
 
 
-def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
+def test_fleet_writes_events_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
     fleet = make_fleet(events={"topic_prefix": "events-e."})
     leader = fleet.leader()
     assert leader is not None
@@ -224,7 +224,7 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
     )
 
 
-def test_a_fleet_tells_of_what_passes(
+def test_fleet_writes_events_of_its_traffic(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
     """As many requests and bytes as the metrics count, each connection once, and the reason of its end."""

@@ -148,7 +148,7 @@ def client_hello() -> bytes:
     [b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", client_hello(), b"\xff" * 32],
     ids=["http", "tls", "junk"],
 )
-def test_another_protocol_is_sent_away(connection: Connection, frame: bytes) -> None:
+def test_another_protocol_is_closed(connection: Connection, frame: bytes) -> None:
     connection.send(frame)
     assert connection.ends()
 

@@ -90,7 +90,7 @@ def _setting(line: str) -> tuple[str, str]:
         pytest.param(SARAMA, marks=pytest.mark.proves("sarama", "addresses")),
     ],
 )
-def test_each_address_that_it_learns_is_the_owners(
+def test_go_client_learns_only_the_owners_addresses(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, program: Path
 ) -> None:
     """The same ids as directly, each at its owner's address. Brokers name any of them as the controller."""

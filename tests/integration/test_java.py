@@ -85,7 +85,7 @@ def test_console_producer_consumer_and_their_group(
 
 
 @pytest.mark.proves("Java", "produce", "consume", "client 4.4")
-def test_a_client_that_tells_whom_it_expects_is_served(
+def test_client_naming_the_expected_broker_is_served(
     fleet: LocalFleet, relays: Relays, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """The newest client library, newer than any broker: it begins with ApiVersions v5 (KIP-1242)."""
@@ -185,7 +185,9 @@ def test_configurations_are_described_without_addresses_and_set(
 
 
 @pytest.mark.proves("Java", "administration", "addresses")
-def test_the_cluster_and_its_quorum(fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster) -> None:
+def test_cluster_id_and_quorum_are_described_without_addresses(
+    fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster
+) -> None:
     """DescribeQuorum names the controllers' listeners from v2 on, and clients receive only the names."""
     bootstrap = ("--bootstrap-server", fleet.bootstrap())
     assert f"Cluster ID: {kafka.cluster_id()}" in kafka_tool(CLUSTER, "cluster-id", *bootstrap)

@@ -107,7 +107,7 @@ def test_a_broker_that_cannot_start_is_named_with_its_log(kafka: KafkaCluster, t
         broken.start()
 
 
-def test_without_jars_it_says_how_to_get_them(tmp_path: Path) -> None:
+def test_missing_jars_error_names_the_fix(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match=r"no kafka_.*run `make test` in a checkout"):
         KafkaCluster(1, tmp_path, libs=tmp_path).start()
 

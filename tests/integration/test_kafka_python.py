@@ -30,7 +30,7 @@ def endpoint_of(answers: str) -> Endpoint:
 
 
 @pytest.mark.proves("kafka-python", "addresses")
-def test_brokers_that_it_knows_are_the_fleets(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+def test_client_knows_only_fleet_addresses(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     events = run("addresses", fleet.bootstrap())
     found = {int(each.partition(" ")[0]): endpoint_of(each) for each in events["broker"]}
     owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}

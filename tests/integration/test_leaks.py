@@ -22,7 +22,7 @@ from tests.integration.wire import Connection
 pytestmark = pytest.mark.size("test")
 
 
-def test_on_a_direct_connection_every_address_is_found(kafka: KafkaCluster, relays: Relays) -> None:
+def test_leak_check_finds_every_address_without_a_fleet(kafka: KafkaCluster, relays: Relays) -> None:
     """The control experiment: the same relay and the same search, without a fleet."""
     (port,) = free_ports(1, (NAT_HOST,))
     direct = Endpoint(NAT_HOST, port)
@@ -45,7 +45,7 @@ def test_on_a_direct_connection_every_address_is_found(kafka: KafkaCluster, rela
 
 
 @pytest.mark.parametrize("broker_id", [1, 2, 3])
-def test_each_form_of_an_address_is_found_wherever_it_stands(kafka: KafkaCluster, broker_id: int) -> None:
+def test_leak_check_finds_each_form_of_an_address(kafka: KafkaCluster, broker_id: int) -> None:
     """Including hosts as bytes, which no API sends today."""
     broker, controller = kafka.brokers[broker_id], kafka.listener("CONTROLLER", broker_id)
     network, *others = secrets_of(kafka)
@@ -66,7 +66,7 @@ def test_each_form_of_an_address_is_found_wherever_it_stands(kafka: KafkaCluster
     assert leaks([network], Recording({(1, somewhere): bytearray(b"at 127.77.200.1")})) != []
 
 
-def test_through_the_fleet_its_own_addresses_take_their_place(
+def test_fleet_replaces_every_broker_address(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], recorded: Recording
 ) -> None:
     """The recording that is searched at the end of this test is not empty."""

@@ -43,7 +43,7 @@ def await_leaders(bootstrap: str, topic: str) -> None:
 
 @pytest.mark.proves("librdkafka", "produce", "consume")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_kind_of_acknowledgement(fleet: LocalFleet, make_topic: MakeTopic, acks: str) -> None:
+def test_records_arrive_with_every_acks_setting(fleet: LocalFleet, make_topic: MakeTopic, acks: str) -> None:
     topic, values = make_topic(), numbered_values(200)
     # Without acknowledgements records are lost, even directly, while a broker does not know yet that it
     # leads.

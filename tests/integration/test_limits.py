@@ -107,7 +107,7 @@ def test_late_client_is_closed_and_waiting_client_is_not(
     assert count(kafka.bootstrap_servers, topic, [0]) == 0
 
 
-def test_a_source_has_so_many_connections_and_so_many_bytes(make_fleet: MakeFleet) -> None:
+def test_source_has_a_limit_of_connections_and_bytes(make_fleet: MakeFleet) -> None:
     rate = 1 << 16
     fleet = make_fleet(1, limits={"max_connections_per_source": 10, "to_broker_bytes_per_second": rate})
     port = identity_port(fleet, FLOODED, BROKER)

@@ -192,7 +192,7 @@ def test_a_takeover_is_seen_as_it_happens(
     assert serious_log_entries(browser) == []
 
 
-def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> None:
+def test_page_shows_a_fleet_that_dies_member_by_member(started: LocalFleet, browser: Chrome) -> None:
     """A page reports in red that its state grows old, and then that it is old.
 
     A terminal switches from one reporter to the next, and reports the same. The number of live members at the

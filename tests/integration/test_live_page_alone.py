@@ -69,7 +69,7 @@ def enter(browser: Chrome, token: str) -> None:
     browser.find_element(By.ID, "enter").click()
 
 
-def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
+def test_tokens_decide_rights(browser: Chrome, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         sock.setblocking(False)
         settings, source = secured(tmp_path, sock.getsockname()[1]), Source()
@@ -147,7 +147,7 @@ def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Ser
     assert serious_log_entries(browser) == []
 
 
-def test_host_that_is_lost_silently_is_asked_again(
+def test_silently_lost_host_is_requested_again(
     browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pending read never ended."""
@@ -226,7 +226,7 @@ def places(browser: Chrome, selector: str) -> list[dict[str, Any]]:
     return [{**each.rect, "says": each.text} for each in found if each.is_displayed()]
 
 
-def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
+def test_takeovers_are_on_a_time_line(browser: Chrome) -> None:
     with served(ServerThread()) as member:
         browser.get(member.url)
         wait_for(lambda: places(browser, "#axis button"), "the line in the log")

@@ -115,7 +115,7 @@ def test_name_that_hangs_delays_clients_of_no_other_broker(named_fleet: NamedFle
     assert any(expected_line in each and "no address for" in each for each in named_fleet.log().splitlines())
 
 
-def test_time_limits_leave_no_exception_that_nobody_reads(named_fleet: NamedFleet) -> None:
+def test_time_limits_leave_no_unread_exception(named_fleet: NamedFleet) -> None:
     """Found: ten lines "Future exception was never retrieved" in 30 s, with a traceback each."""
     before = named_fleet.server.asked[named_fleet.names[SILENT_ID]]
     wait_for(

@@ -33,7 +33,7 @@ FENCED = {"47", "90"}
         pytest.param("platformatic", marks=pytest.mark.proves("@platformatic/kafka", "addresses")),
     ],
 )
-def test_brokers_that_it_knows_are_the_fleets(client: str, fleet: LocalFleet, kafka: KafkaCluster) -> None:
+def test_client_knows_only_fleet_addresses(client: str, fleet: LocalFleet, kafka: KafkaCluster) -> None:
     for proxy_id in fleet.members:
         events = run(client, "addresses", fleet.bootstrap([proxy_id]))
         found = dict(line.split(" ") for line in events["broker"])

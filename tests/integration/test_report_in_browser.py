@@ -15,7 +15,7 @@ from tests.unit.pipeline.sample_report import sample
 pytestmark = pytest.mark.size("test-all")
 
 
-def test_a_reader_sees_what_the_report_has(browser: Chrome, tmp_path: Path) -> None:
+def test_browser_shows_the_content_of_the_report(browser: Chrome, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write(sample(), page)
     browser.get(page.as_uri())

@@ -58,7 +58,7 @@ def test_topics_records_and_offsets_are_as_directly(
 
 
 @pytest.mark.proves("rskafka", "addresses")
-def test_addresses_that_it_learns_and_dials_are_the_fleets(
+def test_rskafka_learns_and_dials_only_fleet_addresses(
     rskafka: Path, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     """rskafka connects to the leader of each partition, and to the controller."""

@@ -211,7 +211,7 @@ def test_survivors_report_a_takeover_in_one_trace(
         assert traces.headers == {"let me in"}
 
 
-def test_a_takeover_is_as_ever_where_nobody_takes_traces(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
+def test_missing_collector_does_not_change_a_takeover(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
     (port,) = free_ports(1)
     fleet = make_fleet(tracing={"endpoint": f"http://127.0.0.1:{port}"}, timing=PATIENT)
     victim = fleet.running[0]

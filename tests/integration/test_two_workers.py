@@ -103,7 +103,7 @@ def dropped_connections(two_workers: Couple) -> Iterator[DroppedConnections]:
     made.close()
 
 
-def test_both_workers_know_what_one_found_out(
+def test_broker_state_found_by_one_worker_reaches_the_other(
     two_workers: Couple, dropped_connections: DroppedConnections
 ) -> None:
     """Clients of both workers lose their connections at once; later ones are refused, without a dial."""

@@ -97,7 +97,7 @@ def owners(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
     return {owner for each in document.identities for owner in each.committed}
 
 
-def test_a_member_is_added_and_taken_away_again(
+def test_member_is_added_and_removed(
     grown: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], fleet_command: FleetCommand
 ) -> None:
     topic, values = make_topic(partitions=6), [b"%02d" % number for number in range(60)]
@@ -245,7 +245,7 @@ def commit_indices(fleet: LocalFleet) -> set[int | None]:
     return {None if document is None else document.commit_index for document in documents}
 
 
-def test_copies_of_all_data_restore_what_was_known_then(
+def test_copies_of_all_data_restore_the_fleet(
     make_fleet: MakeFleet, kafka: KafkaCluster, fleet_command: FleetCommand, tmp_path: Path
 ) -> None:
     fleet = make_fleet(3, timing=PATIENT)

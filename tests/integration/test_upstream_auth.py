@@ -233,7 +233,7 @@ def test_documented_rights_suffice_for_fleet_and_clients(
 
 
 @pytest.mark.parametrize("taken", ["Create", "Write", "Read"])
-def test_none_of_the_rights_that_are_documented_can_be_spared(
+def test_every_documented_right_is_needed(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured, tmp_path: Path, taken: str
 ) -> None:
     """The operation that needs the revoked right names the topic that it may not use."""

@@ -46,7 +46,7 @@ def hot_pair(fleet: LocalFleet) -> list[BrokerId]:
     return found
 
 
-def test_a_plan_by_weight_is_shown_and_not_made(
+def test_plan_by_weight_changes_nothing(
     kafka: KafkaCluster, make_fleet: MakeFleet, fleet_command: FleetCommand
 ) -> None:
     fleet = make_fleet(2, events={"topic_prefix": "weights-a."}, racks=False)
@@ -64,7 +64,7 @@ def test_a_plan_by_weight_is_shown_and_not_made(
     assert fleet.ownership("p1").generation == generation
 
 
-def test_a_fleet_goes_by_weight_and_no_producer_notices(
+def test_balance_by_weight_is_unnoticed_by_producers(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
     """Two hot identities at one of two proxies are separated; small differences of weights move nothing."""

@@ -45,7 +45,7 @@ def install(wheel: Path, extra: str, folder: Path) -> Path:
     return folder / "bin"
 
 
-def test_a_report_is_written_with_what_pipeline_brings(wheel: Path, tables: Path, tmp_path: Path) -> None:
+def test_pipeline_extra_suffices_for_a_report(wheel: Path, tables: Path, tmp_path: Path) -> None:
     commands, page = install(wheel, "pipeline", tmp_path / "venv"), tmp_path / "report.html"
     when = ("--from", "2026-09-21", "--to", "2026-09-22", "--master", "local[1]")
     run(commands / "fleet", "report", "--tables", tables, "--out", page, *when, cwd=tmp_path)

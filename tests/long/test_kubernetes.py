@@ -135,12 +135,12 @@ def chart(values: Path) -> RenderedChart:
     return RenderedChart(manifests, load(path, {}))
 
 
-def test_helm_finds_nothing_to_say(values: Path) -> None:
+def test_helm_lint_has_no_findings(values: Path) -> None:
     done = helm("lint", "--strict", CHART, "--values", values)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_kubernetes_takes_all_of_it(chart: RenderedChart, tmp_path: Path) -> None:
+def test_kubernetes_schema_accepts_every_manifest(chart: RenderedChart, tmp_path: Path) -> None:
     for number, each in enumerate(chart.manifests):
         if each["kind"] not in OPERATOR_KINDS:
             (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(each))
@@ -148,7 +148,7 @@ def test_kubernetes_takes_all_of_it(chart: RenderedChart, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_kubernetes_would_have_said_no(chart: RenderedChart, tmp_path: Path) -> None:
+def test_kubernetes_schema_rejects_a_wrong_manifest(chart: RenderedChart, tmp_path: Path) -> None:
     (stateful,) = chart.of("StatefulSet").values()
     wrong = {**stateful, "spec": {**stateful["spec"], "replicas": "three"}}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
@@ -157,7 +157,7 @@ def test_kubernetes_would_have_said_no(chart: RenderedChart, tmp_path: Path) -> 
     assert "spec.replicas" in done.stdout + done.stderr
 
 
-def test_each_pod_is_a_member_that_the_configuration_knows(chart: RenderedChart) -> None:
+def test_each_pod_is_a_configured_member(chart: RenderedChart) -> None:
     (stateful,) = chart.of("StatefulSet").values()
     name, spec = stateful["metadata"]["name"], stateful["spec"]
     assert list(chart.settings.members) == [f"{name}-{number}" for number in range(spec["replicas"])]
@@ -175,7 +175,7 @@ def test_each_pod_is_a_member_that_the_configuration_knows(chart: RenderedChart)
     )  # else Kubernetes kills the pod during its drain
 
 
-def test_the_image_is_that_of_the_values(chart: RenderedChart, values: Path) -> None:
+def test_pods_use_the_image_of_the_values(chart: RenderedChart, values: Path) -> None:
     (container,) = chart.pod["spec"]["containers"]
     metadata = yaml.safe_load((CHART / "Chart.yaml").read_text())
     image = {"repository": "fleet", **yaml.safe_load(values.read_text()).get("image", {})}
@@ -223,7 +223,7 @@ def advertised(settings: Settings, member: MemberSettings) -> dict[int, int]:
     return found
 
 
-def test_a_pod_has_no_rights_and_all_the_files_that_it_reads(chart: RenderedChart) -> None:
+def test_pod_has_its_files_and_no_rights(chart: RenderedChart) -> None:
     (container,) = chart.pod["spec"]["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -264,7 +264,7 @@ def test_tokens_are_files_that_workers_cannot_inherit(chart: RenderedChart) -> N
     assert folder == Path("/etc/fleet/tokens")  # where the configuration, /etc/fleet/fleet.yaml, looks
 
 
-def test_racks_are_those_that_are_named_or_zones_or_none(chart: RenderedChart, values: Path) -> None:
+def test_racks_come_from_values_or_zones(chart: RenderedChart, values: Path) -> None:
     expected = yaml.safe_load(values.read_text())
     named = expected.get("racks", [None])
     from_zone = expected.get("rackFromZone", False)
@@ -343,7 +343,7 @@ def test_impossible_values_are_refused_and_named(
     assert expected_error in done.stderr.replace("/", "."), done.stderr
 
 
-def test_the_compose_file_is_one(tmp_path: Path) -> None:
+def test_compose_file_is_valid(tmp_path: Path) -> None:
     file = ROOT / "deploy" / "compose" / "compose.yaml"
     done = subprocess.run([COMPOSE_CHECK, file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -133,13 +133,13 @@ def losses(sent: object, stored: object, path: str = "") -> Iterator[str]:
         yield f"{path}: {sent!r} became {stored!r}"
 
 
-def test_a_dry_run_of_the_server_makes_nothing(case: Place) -> None:
+def test_dry_run_creates_no_object(case: Place) -> None:
     expected_error = case.helm("install", "--dry-run=server")
     assert "kind: StatefulSet" in expected_error
     assert case.api.stored(case.namespace) == {}
 
 
-def test_all_that_helm_makes_is_there_as_it_was_sent(case: Place) -> None:
+def test_server_keeps_every_object_as_sent(case: Place) -> None:
     case.helm("install")
     manifests = case.api.helm("get", "manifest", RELEASE, "--namespace", case.namespace).stdout
     sent = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(manifests) if each}
@@ -186,7 +186,7 @@ def test_an_uninstall_leaves_nothing(case: Place) -> None:
     assert case.api.stored(case.namespace) == {}
 
 
-def test_pods_are_let_in_where_none_but_restricted_ones_are(case: Place) -> None:
+def test_restricted_namespace_admits_the_pods(case: Place) -> None:
     case.helm("install")
     answer = case.api.ask("POST", case.pods, case.pod())
     assert (answer.status, answer.warnings) == (201, ()), answer.document
@@ -201,7 +201,7 @@ def test_pods_are_let_in_where_none_but_restricted_ones_are(case: Place) -> None
         ("container", {"capabilities": {}}, "unrestricted capabilities"),
     ],
 )
-def test_pods_that_may_do_more_are_kept_out(
+def test_restricted_namespace_rejects_privileged_pods(
     place: Place, workload: str, wrong: dict[str, Any], expected_error: str
 ) -> None:
     place.helm("install")
@@ -214,7 +214,7 @@ def test_pods_that_may_do_more_are_kept_out(
     assert expected_error in answer.document["message"]
 
 
-def test_a_chart_whose_pods_may_do_more_is_warned_of(place: Place, tmp_path: Path) -> None:
+def test_privileged_chart_gives_a_warning(place: Place, tmp_path: Path) -> None:
     changed = changed_chart(tmp_path, "statefulset.yaml", "runAsNonRoot: true", "runAsNonRoot: false")
     done = place.tried("install", chart=changed)
     assert done.returncode == 0, done.stderr
@@ -240,7 +240,7 @@ def changed_chart(folder: Path, template: str, text: str, instead: str) -> Path:
         ({"nodeSelector": {"kafka": "not a value"}}, "spec.template.spec.nodeSelector: Invalid value"),
     ],
 )
-def test_faults_that_only_the_server_knows_are_refused(
+def test_server_side_faults_are_refused(
     place: Place, wrong: dict[str, Any], expected_error: str, tmp_path: Path
 ) -> None:
     place.values.write_text(yaml.safe_dump({**REQUIRED_VALUES, **wrong}))

@@ -140,7 +140,7 @@ def rack_matches(
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]))
-def test_every_identity_is_owned_by_those_who_may_own_it(case: Restricted, rule: Rule) -> None:
+def test_every_identity_is_owned_by_eligible_members(case: Restricted, rule: Rule) -> None:
     members, brokers, previous, pins, unreachable = case
     after = rule(members, brokers, previous, pins, unreachable)
     for broker_id in brokers:
@@ -156,7 +156,7 @@ def test_every_identity_is_owned_by_those_who_may_own_it(case: Restricted, rule:
 
 
 @given(restricted())
-def test_pins_are_respected_where_the_pinned_member_may_own(case: Restricted) -> None:
+def test_pins_are_respected_if_the_member_may_own(case: Restricted) -> None:
     members, brokers, previous, pins, unreachable = case
     after = assign(members, brokers, previous, pins, unreachable)
     for broker_id, pinned in pins.items():
@@ -190,7 +190,7 @@ def test_loads_differ_by_at_most_one(case: Situation) -> None:
 
 @settings(max_examples=examples(60))
 @given(restricted())
-def test_balance_within_restrictions_is_the_best_there_is(case: Restricted) -> None:
+def test_balance_within_restrictions_is_optimal(case: Restricted) -> None:
     members, brokers, _, pins, unreachable = case
     choices = {}
     for broker_id in sorted(brokers)[:5]:
@@ -268,7 +268,7 @@ def test_co_owners_are_shed_only_as_balance_requires(data: st.DataObject) -> Non
 
 
 @given(situations(), st.data())
-def test_a_death_moves_only_what_the_dead_one_owned(case: Situation, data: st.DataObject) -> None:
+def test_death_moves_only_identities_of_the_dead_member(case: Situation, data: st.DataObject) -> None:
     members, brokers, previous = case
     before = assign(members, brokers, previous, {})
     dead = data.draw(st.sampled_from(sorted(members)))
@@ -285,7 +285,7 @@ def test_a_death_moves_only_what_the_dead_one_owned(case: Situation, data: st.Da
 
 
 @given(fleets(least=2), clusters())
-def test_a_join_moves_identities_only_to_the_one_who_joined(
+def test_join_moves_identities_only_to_the_new_member(
     members: dict[ProxyId, Member], brokers: dict[BrokerId, Broker]
 ) -> None:
     newcomer = max(members)
@@ -296,7 +296,7 @@ def test_a_join_moves_identities_only_to_the_one_who_joined(
 
 
 @given(restricted())
-def test_assign_of_its_own_result_is_that_result(case: Restricted) -> None:
+def test_assign_is_idempotent(case: Restricted) -> None:
     members, brokers, previous, pins, unreachable = case
     once = assign(members, brokers, previous, pins, unreachable)
     assert assign(members, brokers, once, pins, unreachable) == once
@@ -308,7 +308,7 @@ def test_assign_of_its_own_result_is_that_result(case: Restricted) -> None:
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]), st.randoms())
-def test_the_order_of_dicts_does_not_matter(case: Restricted, rule: Rule, random: Random) -> None:
+def test_order_of_dicts_does_not_change_the_result(case: Restricted, rule: Rule, random: Random) -> None:
     members, brokers, previous, pins, unreachable = case
 
     def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:

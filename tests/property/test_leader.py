@@ -268,7 +268,7 @@ def test_brokers_out_of_reach_and_pins_settle_as_well(
 
 @settings(max_examples=examples(60))
 @given(st.integers(3, 5), st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4))), max_size=12))
-def test_members_that_fail_locally_down_nobody_who_is_heard(
+def test_local_failures_commit_no_heard_member_as_down(
     count: int, suspicions: list[tuple[int, set[int]]]
 ) -> None:
     """For any number of failing members, and any leader."""

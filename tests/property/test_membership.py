@@ -130,7 +130,7 @@ plays = st.lists(st.tuples(st.sampled_from(["p1", "p2"]), modes, durations), max
 
 @settings(max_examples=examples(150))
 @given(plays)
-def test_verdict_is_right_after_a_while_whatever_came_before(play: Plays) -> None:
+def test_verdict_becomes_right_after_any_history(play: Plays) -> None:
     world = World(["p1", "p2"])
     world.run(0.5)
     for peer, mode, for_s in play:

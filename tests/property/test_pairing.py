@@ -293,7 +293,7 @@ def test_every_answer_is_treated_as_the_answer_to_its_request(setup: Setup, scri
 
 @thorough
 @given(beginning=st.sampled_from(BEGINNINGS), script=st.lists(steps, max_size=16))
-def test_no_state_of_a_connection_makes_a_difference(
+def test_no_connection_state_leaks_a_broker_address(
     beginning: tuple[Setup, list[Step]], script: list[Step]
 ) -> None:
     setup, first = beginning
@@ -303,7 +303,7 @@ def test_no_state_of_a_connection_makes_a_difference(
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
 @pytest.mark.parametrize("acks", [0, 1, 256])
-def test_whether_produce_is_answered_is_read_as_kafka_reads_it(version: int, acks: int) -> None:
+def test_acks_are_read_as_kafka_reads_them(version: int, acks: int) -> None:
     """A header that Kafka and the fleet would read differently must not pass."""
     for tags, transactional_id, client_id in product(TAG_SECTIONS, TRANSACTIONAL_IDS, (b"tester", b"", None)):
         sent = produce(version, SHARED_CORRELATION_ID, acks, transactional_id, tags, client_id)
@@ -331,7 +331,7 @@ honest_requests = st.one_of(
     work=st.lists(st.lists(honest_requests, min_size=1, max_size=8), max_size=4),
     cuts=st.lists(st.integers(1, 200), max_size=4),
 )
-def test_clients_that_behave_are_never_refused(
+def test_correct_clients_are_never_refused(
     setup: Setup, mechanism: str, probes: int, work: list[list[bytes]], cuts: list[int]
 ) -> None:
     """Clients request versions, authenticate, send several requests at a time, and authenticate again if
@@ -406,7 +406,7 @@ class TalkativeBroker(ModelBroker):
         ),
     ],
 )
-def test_an_answer_too_many_or_too_few_is_found(broker: type[ModelBroker], frames: list[bytes]) -> None:
+def test_extra_or_missing_answer_is_found(broker: type[ModelBroker], frames: list[bytes]) -> None:
     script = [Step("ask", frame) for frame in frames]
     assert play(ModelBroker(), script).fault is None
     with pytest.raises(AssertionError):

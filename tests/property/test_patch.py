@@ -42,7 +42,7 @@ def test_kio_knows_every_patched_version() -> None:
 @pytest.mark.parametrize(("key", "version"), CASES)
 @quick
 @given(seed=seeds)
-def test_equals_the_oracle(key: int, version: int, seed: int) -> None:
+def test_patched_response_equals_the_oracle(key: int, version: int, seed: int) -> None:
     raw, expected = sample(key, version, seed)
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
@@ -76,7 +76,9 @@ def test_no_real_address_is_left(key: int, version: int, seed: int) -> None:
 @pytest.mark.parametrize(("key", "version"), CASES)
 @quick
 @given(seed=seeds, cuts=st.lists(st.integers(0, 6_000), max_size=12))
-def test_any_pieces_give_the_same(key: int, version: int, seed: int, cuts: list[int]) -> None:
+def test_patched_response_is_independent_of_pieces(
+    key: int, version: int, seed: int, cuts: list[int]
+) -> None:
     raw, expected = sample(key, version, seed)
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
@@ -88,7 +90,7 @@ def test_any_pieces_give_the_same(key: int, version: int, seed: int, cuts: list[
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 @pytest.mark.parametrize("seed", range(3))
-def test_every_split_point_and_byte_by_byte(key: int, version: int, seed: int) -> None:
+def test_patched_response_is_equal_at_every_split(key: int, version: int, seed: int) -> None:
     raw, expected = sample(key, version, seed)
     cuts = range(len(raw)) if len(raw) < 600 else random.Random(seed).sample(range(len(raw)), 300)
     for cut in cuts:
@@ -114,7 +116,7 @@ class OneAddress(Addresses):
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-def test_every_truncation(key: int, version: int) -> None:
+def test_truncated_frame_is_refused_and_partial_one_waits(key: int, version: int) -> None:
     """A truncated frame is a WireError; a partly received frame waits for more, or gives the right bytes."""
     layout = next(layout for api, low, high, layout in PATCHED if api == key and low <= version <= high)
     for seed in range(4):
@@ -213,7 +215,7 @@ def test_unknown_tags_are_kept(key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [v for k, v in CASES if k == 0])
-def test_node_endpoints_among_other_tags_of_produce(version: int) -> None:
+def test_produce_endpoints_are_patched_among_other_tags(version: int) -> None:
     endpoint = struct.pack(">i", 1) + b"\x06kafka" + struct.pack(">i", 9092) + b"\0\0"
     unchanged = struct.pack(">i", -1) + b"\x01" + struct.pack(">i", -1) + b"\0\0"
     host, port = advertised(1)
@@ -231,7 +233,7 @@ def test_node_endpoints_among_other_tags_of_produce(version: int) -> None:
     assert bytes(play.to_client) == framed(ours)
 
 
-def test_a_tag_that_is_not_as_long_as_it_says_is_refused() -> None:
+def test_tag_of_another_length_than_stated_is_refused() -> None:
     value = b"\x02" + struct.pack(">i", 1) + b"\x06kafka" + struct.pack(">i", 9092) + b"\0\0"
     for size in (len(value) - 1, len(value) + 1):
         body = (

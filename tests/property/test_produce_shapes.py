@@ -106,7 +106,7 @@ def test_no_response_with_endpoints_is_recognized(version: int, seed: int) -> No
 @pytest.mark.parametrize("version", IN_PLACE)
 @pytest.mark.parametrize("transactional_id", [None, "", "t", "t" * 100])
 @pytest.mark.parametrize("acks", [-1, 0, 1, 256])
-def test_acks_is_found_wherever_it_stands(version: int, transactional_id: str | None, acks: int) -> None:
+def test_acks_is_found_at_every_position(version: int, transactional_id: str | None, acks: int) -> None:
     play = Play.new()
     play.client(produce(version, 5, acks, b"records", transactional_id))
     assert play.session.in_flight == (acks != 0)

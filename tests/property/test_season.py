@@ -57,7 +57,7 @@ def noisy(load: Load, seed: int) -> Load:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_day_is_learned(seed: int) -> None:
+def test_season_of_a_day_is_learned(seed: int) -> None:
     """Better than the load of the last half hour, which is always half an hour late."""
     load = noisy(daily, seed)
     predicted = error(load, 6, lambda known, _: known.predict(MINUTES_AHEAD))

@@ -79,7 +79,9 @@ def write_script(seed: int, length: int) -> Script:
     client_cuts=st.lists(st.integers(0, 6_000), max_size=20),
     broker_cuts=st.lists(st.integers(0, 30_000), max_size=20),
 )
-def test_pieces_do_not_matter(seed: int, length: int, client_cuts: list[int], broker_cuts: list[int]) -> None:
+def test_result_is_independent_of_pieces(
+    seed: int, length: int, client_cuts: list[int], broker_cuts: list[int]
+) -> None:
     script = write_script(seed, length)
     play = Play.new()
     for piece in pieces(script.to_proxy, client_cuts):
@@ -95,7 +97,7 @@ def test_pieces_do_not_matter(seed: int, length: int, client_cuts: list[int], br
 
 @settings(thorough, max_examples=examples(15))
 @given(seed=st.integers(0, 2**32))
-def test_byte_by_byte(seed: int) -> None:
+def test_frames_pass_byte_by_byte(seed: int) -> None:
     script = write_script(seed, 3)
     play = Play.new()
     for at in range(len(script.to_proxy)):
@@ -108,7 +110,7 @@ def test_byte_by_byte(seed: int) -> None:
 
 @thorough
 @given(seed=st.integers(0, 2**32), turns=st.lists(st.integers(1, 3_000), min_size=1, max_size=30))
-def test_both_directions_at_once(seed: int, turns: list[int]) -> None:
+def test_answers_before_the_end_of_requests_pass(seed: int, turns: list[int]) -> None:
     """The broker answers as soon as it has a request, however much the client has sent since."""
     script = write_script(seed, 6)
     play = Play.new()
@@ -149,7 +151,7 @@ def test_a_drain_never_cuts_a_frame_or_an_answer(seed: int, length: int, at: int
 
 @thorough
 @given(data=st.lists(st.binary(max_size=60), max_size=10))
-def test_garbage_from_the_client(data: list[bytes]) -> None:
+def test_client_garbage_raises_only_wire_errors(data: list[bytes]) -> None:
     """Nothing but a WireError is raised, and every byte is forwarded, kept or discarded."""
     play = Play.new()
     given_bytes = 0
@@ -168,7 +170,7 @@ def test_garbage_from_the_client(data: list[bytes]) -> None:
     seed=st.integers(0, 2**32),
     damage=st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), min_size=1, max_size=6),
 )
-def test_damaged_requests(seed: int, damage: list[tuple[int, int]]) -> None:
+def test_damaged_requests_give_equal_results_at_any_split(seed: int, damage: list[tuple[int, int]]) -> None:
     stream = bytearray(write_script(seed, 5).to_proxy)
     for at, value in damage:
         stream[at % len(stream)] = value

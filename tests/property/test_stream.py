@@ -95,7 +95,7 @@ def test_records_and_length_stay_at_every_split(key: int, version: int, longer: 
     many=st.integers(0, 400),
     cuts=st.lists(st.integers(0, 8_000), max_size=20),
 )
-def test_pieces_do_not_matter(
+def test_result_is_independent_of_pieces(
     key: int, version: int, sizes: list[int | None], many: int, cuts: list[int]
 ) -> None:
     """For any number of partitions and aborted transactions."""
@@ -131,7 +131,7 @@ def test_pauses_do_not_matter(
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-def test_a_tail_that_is_too_long_is_blanked_as_it_comes(key: int, version: int) -> None:
+def test_too_long_tail_is_blanked_while_it_arrives(key: int, version: int) -> None:
     start = before_tail(key, partition(key, b"records"))
     nodes = array(*(endpoint(1, "H" * 90, 9092) for _ in range(TAIL_LIMIT_BYTES // 120)))
     least = len(tail(key, nodes, tagged(9, b"")))
@@ -151,7 +151,7 @@ def test_a_tail_that_is_too_long_is_blanked_as_it_comes(key: int, version: int) 
             assert not any(expected[8 + len(start) + 12 :])
 
 
-def test_a_response_is_followed_by_others() -> None:
+def test_responses_after_a_streamed_one_are_patched() -> None:
     records = partition(1, b"r" * 300)
     with_nodes = framed(before_tail(1, records) + tail(1, array(endpoint(1, "H" * 20, 9092))))
     without = framed(before_tail(1, records, partition(1, None)) + b"\0")
@@ -234,7 +234,7 @@ def test_three_bytes_behind_the_records_are_zeros_or_refused(end: bytes) -> None
 
 
 @pytest.mark.parametrize("records", [None, b"r" * 200, b"r" * 20_000])
-def test_responses_behind_one_that_came_in_parts_are_looked_at(records: bytes | None) -> None:
+def test_responses_after_a_partial_one_are_scanned(records: bytes | None) -> None:
     usual = framed(before_tail(1, partition(1, records)) + b"\0")
     with_nodes = framed(before_tail(1, partition(1, b"r" * 9)) + tail(1, array(endpoint(1, "H" * 20, 9092))))
     unread = framed(b"\0" + b"v15" * 20)
@@ -259,14 +259,14 @@ def test_responses_behind_one_that_came_in_parts_are_looked_at(records: bytes | 
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-def test_a_tail_that_lies_is_refused_and_does_not_pass(key: int, version: int) -> None:
+def test_tail_with_wrong_lengths_is_refused(key: int, version: int) -> None:
     good = before_tail(key, partition(key, b"r" * 30, 2))
     for body in (good + END[key] + b"\0", good, good + END[key][:-3], good + END[key][:-1]):
         assert b"HH" not in refusals(key, version, body, each_cut=True)
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-def test_counts_and_lengths_that_lie_are_refused(key: int, version: int) -> None:
+def test_wrong_counts_and_lengths_are_refused(key: int, version: int) -> None:
     """Refused at once if everything has arrived.
 
     In pieces, what the count takes for a partition has passed.

@@ -80,7 +80,7 @@ def rewritten(layout: Streamed, tail: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [b"", b"\x03\x02ab"])
-def test_any_length_but_one_is_filled(kept: bytes) -> None:
+def test_padding_fills_any_length_except_one(kept: bytes) -> None:
     fields = [TaggedField(3, kept)] if kept else []
     for size in (*range(300), *range(16_370, 16_400), *range(65_500, 65_560)):
         filled = fit(b"", fields, size)
@@ -98,7 +98,7 @@ def test_a_field_has_any_length_but_a_few() -> None:
             assert (tag, sum(read_varint(memoryview(head), pos))) == (126, size)
 
 
-def test_a_count_that_becomes_longer() -> None:
+def test_padding_accounts_for_a_longer_count() -> None:
     """With 127 fields, one more makes the count longer by a byte."""
     fields = [TaggedField(tag, tagged(tag, b"")) for tag in range(1, 128) if tag != 100]
     for room in range(0, 8):
@@ -120,7 +120,7 @@ def test_a_count_that_becomes_longer() -> None:
     tags=st.sampled_from([b"\0", section(tagged(4, b"xyz"))]),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_addresses_of_any_length(
+def test_rewritten_addresses_of_any_length_fit_or_are_blanked(
     layout: Streamed, lengths: list[int], others: dict[int, bytes], rack: bytes, tags: bytes
 ) -> None:
     """Endpoints that fit are written, otherwise none; all other fields stay in order."""
@@ -192,7 +192,7 @@ def test_a_field_that_is_not_as_long_as_its_array_is_refused() -> None:
             rewrite(memoryview(section(tagged(0, value), tagged(5, b"\0" * 40))), FETCH, OneAddress())
 
 
-def test_so_many_fields_that_no_number_is_left_are_refused() -> None:
+def test_tail_without_a_free_padding_tag_is_rejected() -> None:
     others = [tagged(tag, b"") for tag in range(1, 128)]
     with pytest.raises(MalformedFrame):
         rewrite(memoryview(section(tagged(0, array(endpoint(1, "A" * 20, 1))), *others)), FETCH, OneAddress())
@@ -200,7 +200,7 @@ def test_so_many_fields_that_no_number_is_left_are_refused() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("size", [TAIL_LIMIT_BYTES + 1, *range(2_097_153, 2_097_162), 2**31 - 1])
-def test_the_head_of_a_blank_tail(layout: Streamed, size: int) -> None:
+def test_blank_tail_has_no_address_and_only_padding_tags(layout: Streamed, size: int) -> None:
     head = blank_head(layout, size)
     assert len(head) <= 12
     if size < 1 << 22:

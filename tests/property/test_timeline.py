@@ -90,7 +90,7 @@ def test_settled_change_is_forgotten_and_repeats_are_ignored(history: Sequence[C
 
 
 @given(tellings())
-def test_telling_everything_again_changes_nothing(reported: tuple[list[Change], list[list[Change]]]) -> None:
+def test_repeated_reports_change_nothing(reported: tuple[list[Change], list[list[Change]]]) -> None:
     all_reports, _ = reported
     known, _ = OwnershipHistory().learn(all_reports, FAR_PAST)
     again, rows = known.learn(all_reports, FAR_PAST)
@@ -108,7 +108,7 @@ def test_change_after_settling_is_late() -> None:
     assert known.changes == (second,)
 
 
-def test_a_gap_is_filled_by_what_comes_late() -> None:
+def test_late_change_fills_a_gap() -> None:
     first = Change(3, ("p1",), None, "join", 3_000, 3_005)
     third = Change(7, ("p2",), ("p3",), "takeover", 7_000, 7_005)
     second = Change(5, ("p3",), ("p1",), "takeover", 5_000, 5_005)

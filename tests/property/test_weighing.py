@@ -36,7 +36,7 @@ def loads(
 
 
 @given(restricted(), weights_of, gains)
-def test_a_proposal_gains_enough_or_is_not_made(
+def test_proposal_gains_enough_or_is_discarded(
     case: Restricted, weights: dict[int, float], min_gain: float
 ) -> None:
     members, brokers, previous, pins, unreachable = case
@@ -55,7 +55,7 @@ def test_a_proposal_gains_enough_or_is_not_made(
 
 @settings(max_examples=examples(60))
 @given(st.data(), st.integers(0, 2**32))
-def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObject, seed: int) -> None:
+def test_greatest_load_is_near_the_optimum(data: st.DataObject, seed: int) -> None:
     """Compared with brute force over all ownerships with one owner each."""
     chance = random.Random(seed)
     members = data.draw(fleets(3, least=2))

@@ -273,7 +273,7 @@ def test_only_apis_that_brokers_serve_are_offered(messages: list[Message]) -> No
     ("text", "inside", "outside"),
     [("none", [], [0, 1, 99]), ("3", [3], [2, 4]), ("3+", [3, 4, 999], [2]), ("3-7", [3, 7], [2, 8])],
 )
-def test_ranges(text: str, inside: list[int], outside: list[int]) -> None:
+def test_version_range_is_parsed(text: str, inside: list[int], outside: list[int]) -> None:
     parsed = Range.parse(text)
     assert all(version in parsed for version in inside)
     assert not any(version in parsed for version in outside)

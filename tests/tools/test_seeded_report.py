@@ -9,7 +9,7 @@ from tests.chaos.seeded.report import Measures, Noticed, measures, page, summari
 from tests.tools.sample_chaos import chaos_run
 
 
-def test_runs_add_up() -> None:
+def test_report_sums_its_runs() -> None:
     clean = chaos_run(violations=(), noticed={"idempotent": Noticed(10, 0, 0, 0, 0, 0, 0)}, stalls_ms={})
     document = summarize([chaos_run(), clean, chaos_run(takeovers_ms=(20.0,))])
     assert (document.runs, document.violations) == (3, 2)

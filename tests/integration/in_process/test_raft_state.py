@@ -237,7 +237,7 @@ class TestForgetting:
         assert not any(member.node.status.rejoining for member in fleet.members.values())
         assert not any(member.node.status.distrusted for member in fleet.members.values())
 
-    async def test_whole_fleet_that_is_restored_goes_on(self, fleet: Fleet, tmp_path: Path) -> None:
+    async def test_restored_fleet_continues(self, fleet: Fleet, tmp_path: Path) -> None:
         """The memory of the other voters is restored together with the journal."""
         await fleet.start()
         await (await fleet.settled()).commit(fleet.seen(1))
@@ -286,7 +286,7 @@ class TestCommitting:
         assert (await follower.commit(fleet.own(0, 7))).applied
         assert follower.node.state.generation == 1, "applied by the proposer before the outcome is reported"
 
-    async def test_a_command_that_comes_twice_is_applied_once(self, fleet: Fleet) -> None:
+    async def test_repeated_command_is_applied_once(self, fleet: Fleet) -> None:
         await fleet.start()
         leader, follower = await fleet.settled(), await fleet.other()
         command = fleet.own(0, 7)
@@ -297,12 +297,12 @@ class TestCommitting:
         assert (second_result.applied, second_result.reason) == (False, "repeated")
         assert (await fleet.equal()).generation == 1
 
-    async def test_a_refused_command_says_why(self, fleet: Fleet) -> None:
+    async def test_refused_command_names_the_reason(self, fleet: Fleet) -> None:
         await fleet.start()
         outcome = await (await fleet.settled()).commit(fleet.own(5, 7))
         assert (outcome.applied, outcome.reason) == (False, "stale_generation")
 
-    async def test_many_at_once_from_everywhere(self, fleet: Fleet) -> None:
+    async def test_concurrent_commands_from_all_members_are_applied(self, fleet: Fleet) -> None:
         await fleet.start()
         await fleet.settled()
         members = itertools.cycle(fleet.members.values())
@@ -312,7 +312,7 @@ class TestCommitting:
         assert all(outcome.applied for outcome in outcomes)
         assert len((await fleet.equal()).brokers) == 300
 
-    async def test_the_status_says_who_leads(self, fleet: Fleet) -> None:
+    async def test_status_names_the_leader(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         for member in fleet.members.values():
@@ -447,7 +447,7 @@ class TestFailover:
         assert status.quorum_lost_mono_s is not None
         assert abs(status.quorum_lost_mono_s - lost_s) < 1.0
 
-    async def test_a_minority_says_so_within_a_second_and_for_how_long(self, fleet: Fleet) -> None:
+    async def test_minority_reports_the_lost_quorum_and_its_duration(self, fleet: Fleet) -> None:
         await fleet.start()
         await fleet.settled()
         survivor = await fleet.other()
@@ -478,7 +478,7 @@ class TestFailover:
         await until(lambda: not any(m.node.status.has_quorum for m in fleet.members.values()))
         assert len(leader.links.connected) == 2
 
-    async def test_a_returning_quorum_ends_it(self, fleet: Fleet) -> None:
+    async def test_returning_quorum_ends_the_outage(self, fleet: Fleet) -> None:
         await fleet.start("p1")
         assert fleet.members["p1"].node.status.quorum_lost_mono_s is not None
         await fleet.start("p2")
@@ -487,7 +487,7 @@ class TestFailover:
 
 
 class TestRestart:
-    async def test_a_fleet_that_restarts_as_a_whole_comes_back_as_it_was(self, fleet: Fleet) -> None:
+    async def test_restarted_fleet_keeps_its_state(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         for generation in range(5):
@@ -526,7 +526,7 @@ class TestRestart:
             await fleet.stop(me)
         await fleet.close()
 
-    async def test_a_member_that_lost_its_disk_gets_everything(self, tmp_path: Path) -> None:
+    async def test_member_with_an_empty_disk_gets_all_entries(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, compact_entries=10)
         await fleet.start()
         leader = await fleet.settled()
@@ -564,7 +564,7 @@ class TestRestart:
         assert member.node.state.generation >= 40
         member.node.stop()
 
-    async def test_a_corrupt_journal_is_not_started_with(self, fleet: Fleet) -> None:
+    async def test_member_does_not_start_with_a_corrupt_journal(self, fleet: Fleet) -> None:
         await fleet.start()
         leader = await fleet.settled()
         for number in range(3):
@@ -670,7 +670,7 @@ class TestShapes:
             await fleet.members["p4"].commit(fleet.seen(1), 0.2)
         await fleet.close()
 
-    def test_a_member_is_one_or_the_other(self, tmp_path: Path) -> None:
+    def test_member_is_a_voter_or_an_observer(self, tmp_path: Path) -> None:
         settings = RaftSettings("p9", ("p1",), ("p2",), tmp_path)
         with pytest.raises(RaftError, match="p9 is neither"):
             RaftNode(settings, lambda _peer, _payload: None, lambda *_arguments: None)
@@ -722,7 +722,7 @@ class TestABrokenDisk:
         assert (await asyncio.wrap_future(waiting)).generation == 2, "retried until the timeout"
         assert (await fleet.equal()).generation == 2
 
-    async def test_any_other_fault_inside_is_a_restart_of_raft_alone(
+    async def test_internal_error_restarts_only_raft(
         self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(raft_state, "_REOPEN_S", 0.05)
@@ -738,7 +738,7 @@ class TestABrokenDisk:
         assert "ZeroDivisionError" in caplog.text
         assert (await leader.commit(fleet.own(1, 8))).generation == 2
 
-    async def test_a_reopening_does_not_take_the_state_back(
+    async def test_reopening_does_not_revert_the_state(
         self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(raft_state, "_REOPEN_S", 0.05)
@@ -814,7 +814,7 @@ async def test_start_is_refused_with_another_library(fleet: Fleet, monkeypatch: 
         Member(fleet, "p1").node.start()
 
 
-def test_a_future_is_that_of_the_standard_library(tmp_path: Path) -> None:
+def test_proposal_returns_a_standard_future(tmp_path: Path) -> None:
     node = RaftNode(RaftSettings("p1", ("p1",), (), tmp_path), lambda _p, _b: None, lambda *_arguments: None)
     node.start()
     future = node.propose(stamp(BrokersSeen((Broker(1, "kafka", 9092),)), "one", 1), LIMIT_S)

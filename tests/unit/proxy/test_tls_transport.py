@@ -337,7 +337,7 @@ async def test_invalid_record_ends_the_connection_with_an_alert(made: Connection
     assert made.carried.calls == ["made", "data", "lost"]
 
 
-async def test_end_of_a_handshake(make: Callable[[], Connection]) -> None:
+async def test_handshake_returns_or_raises_at_its_end(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
     connection.shake_hands()

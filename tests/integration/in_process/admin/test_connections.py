@@ -399,7 +399,7 @@ async def test_exhausted_descriptors_pause_accepting(
     assert caplog.text.count("cannot accept connections") == 1
 
 
-async def test_cleanup_waits_for_nobody(address: Address) -> None:
+async def test_cleanup_does_not_wait_for_open_requests(address: Address) -> None:
     server = await address.serve()
     peers = [await address.connect() for _ in range(10)]
     for peer in peers:

@@ -40,7 +40,7 @@ __all__ = ["guarded", "member"]
 
 
 @pytest.mark.parametrize(("token", "role"), [(READ, "read"), (WRITE, "write")])
-async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str, role: str) -> None:
+async def test_stream_names_the_rights_of_its_reader(guarded: Member, token: str, role: str) -> None:
     async with guarded.session.get(f"{guarded.url}/live", headers=bearer(token)) as response:
         assert (response.status, response.headers[ROLE_HEADER]) == (200, role)
         assert response.content_type == "text/event-stream"
@@ -54,7 +54,7 @@ def single_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
 
 
-async def test_who_closes_the_page_is_no_failure(
+async def test_closed_page_is_no_failure(
     single_place: None, member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Found: each closed tab left a traceback in the log."""
@@ -77,7 +77,7 @@ async def test_a_stream_has_no_head(member: Member) -> None:
         assert (await member.ask("HEAD", "/live", {}))[0] == 405
 
 
-async def test_nobody_looks_without_a_token(guarded: Member) -> None:
+async def test_stream_without_a_token_is_refused(guarded: Member) -> None:
     assert (await guarded.ask("GET", "/live", {}))[0] == 401
 
 
@@ -89,7 +89,7 @@ async def test_a_client_follows_a_member(member: Member) -> None:
     assert later.ownership.identities == document.ownership.identities
 
 
-async def test_there_are_only_so_many_who_look(member: Member) -> None:
+async def test_number_of_watchers_is_limited(member: Member) -> None:
     async with asyncio.timeout(LIMIT_S):
         open_ = [await member.session.get(f"{member.url}/live") for _ in range(MAX_WATCHERS)]
         for each in open_:
@@ -99,7 +99,7 @@ async def test_there_are_only_so_many_who_look(member: Member) -> None:
             each.close()
 
 
-async def test_the_page_asks_nobody_else_and_runs_nothing_else(member: Member) -> None:
+async def test_page_loads_and_contacts_only_its_member(member: Member) -> None:
     async with member.session.get(f"{member.url}/", headers={"Accept": "text/html"}) as response:
         page, policy = await response.text(), response.headers["Content-Security-Policy"]
     assert response.content_type == "text/html"
@@ -109,7 +109,7 @@ async def test_the_page_asks_nobody_else_and_runs_nothing_else(member: Member) -
     assert "unsafe" not in policy
 
 
-async def test_a_terminal_is_told_where_to_look(member: Member) -> None:
+async def test_root_page_for_terminals_names_ownership(member: Member) -> None:
     async with member.session.get(f"{member.url}/") as response:
         assert "/ownership" in await response.text()
 
@@ -121,7 +121,7 @@ async def test_pins_are_committed(member: Member) -> None:
 
 
 @pytest.mark.parametrize("path", ["/pin/9/p2", "/pin/1/p9", "/pin/x/p1", "/unpin/9", "/unpin/99999999999"])
-async def test_what_is_not_there_is_not_pinned(member: Member, path: str) -> None:
+async def test_unknown_broker_or_member_is_not_pinned(member: Member, path: str) -> None:
     assert (await member.ask("POST", path, HEADER))[0] == 404
 
 

@@ -56,7 +56,7 @@ def test_a_peer_that_runs_already_is_measured_by_its_process(tmp_path: Path, in_
 
 
 @pytest.mark.parametrize("text", ["", "no number", "999999999"])
-def test_a_process_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+def test_invalid_process_file_of_a_peer_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "pid").write_text(text)
     peer = Peer("it", peers.PeerLine(process="$folder/pid"), places(tmp_path))
     with pytest.raises(BenchError, match="peer it: process"):
@@ -78,7 +78,7 @@ def ask_until_it_has_ended(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("text", ["$broker_4", "$", "${nothing}"])
-def test_a_name_that_is_not_there_is_said(tmp_path: Path, text: str) -> None:
+def test_unknown_placeholder_of_a_peer_is_reported(tmp_path: Path, text: str) -> None:
     with pytest.raises(BenchError, match="peer it"):
         Peer("it", peers.PeerLine(start="x"), places(tmp_path)).fill(text)
 

@@ -152,7 +152,7 @@ async def test_member_with_an_invalid_answer_has_refused(script: Script) -> None
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
-async def test_a_member_where_nobody_listens_has_refused(nobody: Endpoint) -> None:
+async def test_member_without_a_listener_has_refused(nobody: Endpoint) -> None:
     assert await ask_member([Target(nobody)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
@@ -162,7 +162,7 @@ async def test_a_member_that_never_answers_has_timed_out() -> None:
     assert server.ended == 1
 
 
-async def test_half_an_answer_in_time_is_none() -> None:
+async def test_partial_answer_in_time_is_no_answer() -> None:
     async def half(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(struct.pack(">iih", 10, struct.unpack_from(">hhi", frame)[2], 35))
 
@@ -227,7 +227,7 @@ async def test_local_failure_at_one_listener_is_no_refusal(nobody: Endpoint) -> 
         await probe_member([refuses, unroutable], PATIENT_S)
 
 
-async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
+async def test_probe_of_a_member_without_listeners_succeeds() -> None:
     assert await ask_member([], HASTY_S) is ProbeOutcome.ANSWERED
 
 

@@ -112,7 +112,7 @@ async def test_a_worker_counts_once_it_has_said_hello() -> None:
         silent.close()
 
 
-async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
+async def test_views_list_connected_workers_in_order() -> None:
     async with control() as control_stub:
         second = await control_stub.connect(Hello(1, 101))
         first = await control_stub.connect(Hello(0, 100))

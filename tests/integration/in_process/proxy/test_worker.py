@@ -989,7 +989,7 @@ async def test_clients_of_a_moved_identity_leave_when_idle(tmp_path: Path) -> No
         other_writer.close()
 
 
-async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
+async def test_busy_clients_are_drained_without_cutting_requests(tmp_path: Path) -> None:
     async with (
         broker_script(never) as one,
         running(tmp_path, [one.port], move_timeout_s=0.5) as running_worker,
@@ -2049,7 +2049,7 @@ async def test_worker_starts_from_the_stored_directory(tmp_path: Path) -> None:
 # ---- the process
 
 
-def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
+def test_process_beats_serves_and_ends_cleanly(tmp_path: Path) -> None:
     sockets = {each: listening() for each in (BOOTSTRAP, 1)}
     port = sockets[BOOTSTRAP].getsockname()[1]
     heartbeats, heartbeat_fd = os.pipe()

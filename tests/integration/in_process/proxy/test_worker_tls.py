@@ -167,7 +167,7 @@ async def test_renegotiation_is_refused(
         await eventually(lambda: not worker.connections(), "the client has gone")
 
 
-async def test_client_that_does_not_speak_tls(
+async def test_plaintext_client_of_a_tls_listener_is_refused(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as worker:
@@ -357,7 +357,7 @@ async def test_idle_handshakes_do_not_block_other_clients(
 
 
 @pytest.mark.parametrize("client_certificates", ["allowed", "required"])
-async def test_certificates_of_clients(
+async def test_client_certificates_are_verified_as_configured(
     tmp_path: Path,
     tls: ListenerTlsSettings,
     authority: Authority,
@@ -400,7 +400,7 @@ async def test_refused_client_gets_an_alert(
 
 
 @pytest.mark.parametrize("lowest", ["1.2", "1.3"])
-async def test_lowest_version(
+async def test_clients_below_min_version_are_refused(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: Literal["1.2", "1.3"]
 ) -> None:
     old = trusting(authority)
@@ -412,7 +412,9 @@ async def test_lowest_version(
         assert await is_served(worker, trusting(authority))
 
 
-async def test_ciphers_of_tls_1_2(tmp_path: Path, tls: ListenerTlsSettings, authority: Authority) -> None:
+async def test_configured_ciphers_apply_to_tls_1_2(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
+) -> None:
     old = trusting(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     asking = replace(tls, ciphers="ECDHE-ECDSA-CHACHA20-POLY1305")
@@ -503,7 +505,7 @@ async def test_client_that_never_answers_the_goodbye_is_cut(
         writer.transport.abort()
 
 
-async def test_worker_that_stops_sends_its_clients_away_in_order(
+async def test_stopping_worker_answers_requests_before_it_closes(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as worker:

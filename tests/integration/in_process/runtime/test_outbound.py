@@ -41,7 +41,7 @@ async def test_the_first_address_that_takes_a_connection_is_taken(
         assert sock.getpeername() == listening_endpoint
 
 
-async def test_an_address_without_a_way_keeps_nobody_from_the_others(
+async def test_address_without_a_route_does_not_delay_others(
     listening_endpoint: tuple[str, int],
 ) -> None:
     with await connect(tcp(UNREACHABLE, listening_endpoint)) as sock:
@@ -59,7 +59,7 @@ def mute_log() -> Iterator[tuple[str, int]]:
         yield listening.getsockname()
 
 
-async def test_an_address_that_is_silent_keeps_nobody_from_the_others(
+async def test_silent_address_does_not_delay_others(
     mute_log: tuple[str, int], listening_endpoint: tuple[str, int]
 ) -> None:
     """Found: `::1 kafka-1` dropped packets, and `127.0.0.1 kafka-1` was never tried."""
@@ -68,7 +68,7 @@ async def test_an_address_that_is_silent_keeps_nobody_from_the_others(
             assert sock.getpeername() == listening_endpoint
 
 
-async def test_nothing_is_left_of_attempts_that_were_slower(
+async def test_slower_attempts_leave_no_connection(
     mute_log: tuple[str, int], listening_endpoint: tuple[str, int]
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))
@@ -80,7 +80,7 @@ async def test_nothing_is_left_of_attempts_that_were_slower(
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_nothing_is_left_of_attempts_that_were_given_up(mute_log: tuple[str, int]) -> None:
+async def test_abandoned_attempts_leave_no_connection(mute_log: tuple[str, int]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2 * ATTEMPT_DELAY_S):
@@ -90,7 +90,7 @@ async def test_nothing_is_left_of_attempts_that_were_given_up(mute_log: tuple[st
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_refusal_is_a_refusal(silent_endpoint: tuple[str, int]) -> None:
+async def test_refused_connection_is_a_peer_failure(silent_endpoint: tuple[str, int]) -> None:
     with pytest.raises(ConnectionRefusedError):
         await connect(tcp(silent_endpoint))
 
@@ -104,14 +104,12 @@ async def test_address_without_route_keeps_the_earlier_refusal(
 
 
 @pytest.mark.parametrize("behind", [False, True])
-async def test_a_missing_route_is_a_failure_of_ones_own(
-    silent_endpoint: tuple[str, int], behind: bool
-) -> None:
+async def test_missing_route_is_a_local_failure(silent_endpoint: tuple[str, int], behind: bool) -> None:
     with pytest.raises(LocalFailure, match=r"no connection: .*unreachable"):
         await connect(tcp(UNREACHABLE, silent_endpoint) if behind else tcp(UNREACHABLE))
 
 
-async def test_exhausted_descriptors_are_a_failure_of_ones_own(listening_endpoint: tuple[str, int]) -> None:
+async def test_exhausted_descriptors_are_a_local_failure(listening_endpoint: tuple[str, int]) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as lowest:
         free = lowest.fileno()

@@ -67,7 +67,7 @@ def test_answering_address_is_used_with_the_certificate_name(
     limited(main())
 
 
-def test_a_socket_that_is_given_is_used() -> None:
+def test_given_socket_is_used() -> None:
     async def main() -> None:
         socket_, peer_socket = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=socket_)

@@ -453,7 +453,7 @@ def test_child_that_takes_its_time_to_end_is_not_frozen(node: Node, name: str) -
     assert "frozen" not in node.log
 
 
-def test_supervisor_that_was_paused_itself_kills_nobody(node: Node) -> None:
+def test_paused_supervisor_kills_no_child(node: Node) -> None:
     node.start()
     node.signal(signal.SIGSTOP)
     children = node.all_pids()
@@ -707,7 +707,7 @@ def test_incarnation_grows_although_the_clock_was_set_back(node: Node) -> None:
     assert int((node.folder / "worker-0.incarnation").read_text()) == ahead + 1
 
 
-def test_the_data_directory_is_had_although_the_disk_is_full(tmp_path: Path) -> None:
+def test_data_directory_is_locked_on_a_full_disk(tmp_path: Path) -> None:
     """Found: the process id could not be written into the lock, and the member did not start."""
     member = make_settings(tmp_path).member("p1")
     data_dir.acquire(member).close()

@@ -93,7 +93,7 @@ async def member(tmp_path: Path) -> AsyncIterator[Member]:
     await runner.cleanup()
 
 
-async def test_commands_ask_with_what_the_configuration_says(member: Member) -> None:
+async def test_commands_use_the_configured_token_and_authority(member: Member) -> None:
     assert client.admin_urls(member.settings)["p1"] == member.url
     assert isinstance(await member.ask(), OwnershipDocument)
     (url, *_) = client.writable_urls(member.settings)
@@ -102,7 +102,7 @@ async def test_commands_ask_with_what_the_configuration_says(member: Member) -> 
     assert member.source.asked == [("p2", True)]
 
 
-async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> None:
+async def test_environment_overrides_the_configuration(member: Member, tmp_path: Path) -> None:
     assert isinstance(await member.ask({"FLEET_TOKEN": WRITE}), OwnershipDocument)
     write_token(tmp_path / "mine", WRITE)
     environment = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
@@ -114,7 +114,7 @@ async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> No
     assert "wrong-0123456789" not in message
 
 
-async def test_a_command_that_has_the_token_to_read_cannot_drain(member: Member) -> None:
+async def test_read_token_cannot_drain(member: Member) -> None:
     access = access_to(member.settings, {"FLEET_TOKEN": READ}, writes=True)
     with pytest.raises(
         AdminError, match=r"answered 403: this token may only read; use the token of admin\.tokens\.write"
@@ -123,13 +123,13 @@ async def test_a_command_that_has_the_token_to_read_cannot_drain(member: Member)
     assert member.source.asked == []
 
 
-async def test_a_command_without_a_token_says_so(member: Member) -> None:
+async def test_command_without_a_token_names_the_fix(member: Member) -> None:
     access = replace(access_to(member.settings, {}), token=None)
     answers = await client.ask_all({"p1": member.url}, access=access)
     assert "answered 401: send `Authorization: Bearer TOKEN`" in str(answers["p1"])
 
 
-def test_where_the_token_to_read_is_not_here_the_other_one_does(tmp_path: Path) -> None:
+def test_write_token_replaces_a_missing_read_token(tmp_path: Path) -> None:
     settings = secured(tmp_path)
     assert access_to(settings, {}).token == READ
     assert access_to(settings, {}, writes=True).token == WRITE
@@ -145,7 +145,7 @@ def test_where_the_token_to_read_is_not_here_the_other_one_does(tmp_path: Path) 
         assert WRITE not in message
 
 
-def test_a_token_file_of_the_environment_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_token_file_in_the_environment_must_be_private(tmp_path: Path) -> None:
     write_token(tmp_path / "mine", READ)
     (tmp_path / "mine").chmod(0o644)
     with pytest.raises(
@@ -161,7 +161,7 @@ def test_shown_access_and_settings_contain_no_token(tmp_path: Path) -> None:
     assert READ not in f"{access!r} {settings!r}"
 
 
-async def test_a_token_is_not_sent_in_the_clear() -> None:
+async def test_token_is_not_sent_unencrypted() -> None:
     access = Access(token=READ)
     answers = await client.ask_all({"p1": "http://192.0.2.1:7201"}, access=access)
     message = str(answers["p1"])
@@ -169,7 +169,7 @@ async def test_a_token_is_not_sent_in_the_clear() -> None:
     assert READ not in message
 
 
-async def test_another_authority_is_not_believed(member: Member, tmp_path: Path) -> None:
+async def test_certificate_of_another_authority_is_refused(member: Member, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     strange = secured(other, member.port)
@@ -182,13 +182,13 @@ async def test_another_authority_is_not_believed(member: Member, tmp_path: Path)
     assert "the certificate is not trusted" in str(answers["p1"])
 
 
-async def test_a_certificate_of_another_host_is_not_believed(member: Member) -> None:
+async def test_certificate_of_another_host_is_refused(member: Member) -> None:
     own = {proxy_id: ("p1.example",) for proxy_id in member.settings.members}
     issuing.renew("demo", ["p1"], member.folder / "certs", 30, NOW, own)
     assert "certificate is not valid for '127.0.0.1'" in str(await member.ask())
 
 
-def test_an_authority_that_is_not_here_is_named(tmp_path: Path) -> None:
+def test_missing_authority_is_named(tmp_path: Path) -> None:
     settings = secured(tmp_path)
     (tmp_path / "certs" / "ca.pem").unlink()
     with pytest.raises(
@@ -303,6 +303,6 @@ async def test_system_authorities_are_trusted_by_default(
     assert isinstance(answers["p1"], OwnershipDocument)
 
 
-def test_the_files_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_created_files_are_private(tmp_path: Path) -> None:
     secured(tmp_path)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "certs").glob("*.key")} == {0o600}
