@@ -205,7 +205,7 @@ def test_bootstrap_always_runs_maven_with_checksums(tmp_path: Path, monkeypatch:
 
     def record(command: tuple[str, ...], **_: object) -> None:
         commands.append(command)
-        (tmp_path / "libs.new").mkdir()
+        (tmp_path / "libs.new").mkdir(exist_ok=True)
 
     monkeypatch.setattr(subprocess, "run", record)
     kafka_jars.copy_jars("broker", tmp_path / "libs")

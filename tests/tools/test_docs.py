@@ -129,7 +129,8 @@ def test_chart_replaces_the_address_of_runbooks() -> None:
     chart = ROOT / "deploy" / "helm" / "fleet"
     assert yaml.safe_load((chart / "values.yaml").read_text())["monitoring"]["runbookUrl"] == RUNBOOKS_URL
     template = (chart / "templates" / "monitoring.yaml").read_text()
-    assert f'replace "{RUNBOOKS_URL}" $.Values.monitoring.runbookUrl' in template
+    value = f'(default "{RUNBOOKS_URL}" $.Values.monitoring.runbookUrl)'
+    assert f'replace "{RUNBOOKS_URL}" {value}' in template
 
 
 def test_walk_through_file_is_a_valid_configuration(tmp_path: Path) -> None:

@@ -178,9 +178,7 @@ def test_pin_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> None:
 
 
 @pytest.mark.parametrize("new_member_first", [True, False])
-def test_pin_without_a_quorum_exits_with_3_whatever_a_new_member_answers(
-    new_member_first: bool, member: Served
-) -> None:
+def test_pin_reports_no_quorum_before_an_unknown_broker(new_member_first: bool, member: Served) -> None:
     """A member that has just started without a quorum has an empty state, and knows no broker."""
     member.source.outcome = errors.NoQuorum("no majority")
     with served(Source(view(state=FleetState()))) as new_member:
