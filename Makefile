@@ -32,7 +32,7 @@ demo: ready-demo ## Run three brokers, three proxies and real clients; kill a pr
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ## Run lint, types, unit tests, and a test of each promise against real Kafka: 15 minutes
-	@echo 'make test: 9 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
+	@echo 'make test: 12 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
 	@$(MAKE) lint
 	@$(ALL_CORES) --size=test --durations=10 $(UNIT_TESTS)
 	@$(RUN_IDLE) build/computed.txt $(ALL_CORES) --size=test --timeout=3600 tests/property -- \
