@@ -39,7 +39,7 @@ def upstream_up(fleet: LocalFleet, proxy_id: str) -> dict[int, bool | None]:
     return {each.broker_id: each.up for each in fleet.ownership(proxy_id, 20).brokers}
 
 
-@pytest.mark.usefixtures("whole_again")
+@pytest.mark.usefixtures("restore_fleet")
 def test_dead_broker_closes_only_its_own_port_and_comes_back(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
@@ -99,7 +99,7 @@ FROZEN_S = 7.0
 """Longer than a worker keeps what it observed itself."""
 
 
-@pytest.mark.usefixtures("whole_again")
+@pytest.mark.usefixtures("restore_fleet")
 def test_a_broker_that_is_frozen_gets_no_bootstrap_connection(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     """Found: the frozen broker's kernel accepted connections, and half of all clients waited in vain."""
     os.kill(kafka.pid(DOWN), signal.SIGSTOP)
