@@ -72,11 +72,12 @@ def test_console_producer_consumer_and_their_group(
     )
     assert sorted(consumed.splitlines()) == sorted(lines)
     assert topic in kafka_tool(GROUPS, *bootstrap, "--list").splitlines()
-    described = kafka_tool(GROUPS, *bootstrap, "--describe", "--all-groups")
+    # Found: with --all-groups the tool prints no row after a group whose assignment it cannot read, such as
+    # those that conformance tests leave.
+    described = kafka_tool(GROUPS, *bootstrap, "--describe", "--group", topic)
     rows = [line.split() for line in described.splitlines() if line.split()[:2] == [topic, topic]]
     # The consumer leaves after its hundredth line. It then commits the partitions whose first offset it
-    # knows:
-    # those with records, and any number of the empty ones.
+    # knows: those with records, and any number of the empty ones.
     partitions = [int(row[2]) for row in rows]
     assert len(set(partitions)) == len(partitions)
     assert set(partitions) <= set(range(12))
