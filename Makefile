@@ -55,8 +55,7 @@ lint: ready-test ## Check style, types, import contracts, and that generated fil
 	@$(BIN)/python tools/gen_tables.py --check build/kafka/definitions/kafka-clients-*.jar
 	@$(BIN)/python tools/gen_dashboard.py --check
 	@$(BIN)/python -m tools.gen_schemas --check
-	@$(BIN)/python tools/gen_reference.py --check
-	@$(BIN)/python -m tools.module_list --check
+	@$(BIN)/python -m tools.gen_reference --check
 	@$(BIN)/python -m tools.banned_words
 
 unit: ready-test ## Run unit and property tests, and tests that open sockets without Kafka

@@ -1,7 +1,10 @@
-"""Writes the table of all metrics (docs/metrics.md) and of all settings (docs/configuration-reference.md).
+"""Writes the generated parts of the handbook.
 
-    python tools/gen_reference.py           write both tables
-    python tools/gen_reference.py --check   exit with 1 if a table differs
+These are the table of all metrics (docs/metrics.md), the table of all settings
+(docs/configuration-reference.md) and the list of modules (docs/architecture.md).
+
+    python -m tools.gen_reference           write the pages
+    python -m tools.gen_reference --check   exit with 1 if a page differs
 
 Names, types, labels, defaults, limits and the meaning of metrics come from the code. The meaning of a setting
 is described once, in docs/configuration.md; the table takes the first words of that description.
@@ -21,8 +24,11 @@ from fleet.admin.snapshot import FleetView
 from fleet.config import schema
 from fleet.core.takeover import Moment
 from fleet.events.progress import EventsView
+from tools.module_list import module_list
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+ROOT: Final = Path(__file__).resolve().parents[1]
+DOCS: Final = ROOT / "docs"
+ARCHITECTURE: Final = "architecture.md"
 METRICS: Final = "metrics.md"
 SETTINGS: Final = "configuration-reference.md"
 GUIDE: Final = "configuration.md"
@@ -203,8 +209,8 @@ def _yaml(value: object) -> str:
 # -------------------------------------------------------------------------------------------------- pages
 
 
-def between(page: str, table: str) -> str:
-    """The page with the table between the two markers.
+def between(page: str, generated: str) -> str:
+    """The page with the generated part between the two markers.
 
     Raises:
         ValueError: the page does not have each marker once.
@@ -212,15 +218,16 @@ def between(page: str, table: str) -> str:
     before, *after = re.split(re.escape(BEGIN) + "|" + re.escape(END), page)
     if len(after) != 2:
         raise ValueError("the page must have both markers, once each")
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after[1]}"
+    return f"{before}{BEGIN}\n\n{generated}\n\n{END}{after[1]}"
 
 
 def render(folder: Path = DOCS) -> dict[Path, str]:
-    """Path of each page → its text with the current table."""
+    """Path of each page → its text with the current generated part."""
     guide = (folder / GUIDE).read_text(encoding="utf-8")
-    tables = {METRICS: metrics(), SETTINGS: settings(guide)}
-    pages = {folder / name: table for name, table in tables.items()}
-    return {path: between(path.read_text(encoding="utf-8"), table) for path, table in pages.items()}
+    modules = module_list(ROOT / "fleet").rstrip("\n")
+    parts = {METRICS: metrics(), SETTINGS: settings(guide), ARCHITECTURE: modules}
+    pages = {folder / name: generated for name, generated in parts.items()}
+    return {path: between(path.read_text(encoding="utf-8"), generated) for path, generated in pages.items()}
 
 
 def main(arguments: list[str], folder: Path = DOCS) -> int:
@@ -228,7 +235,7 @@ def main(arguments: list[str], folder: Path = DOCS) -> int:
     differing = {path: text for path, text in rendered.items() if path.read_text(encoding="utf-8") != text}
     if "--check" in arguments:
         for path in differing:
-            print(f"{path.name} differs; run: python tools/gen_reference.py", file=sys.stderr)
+            print(f"{path.name} differs; run: python -m tools.gen_reference", file=sys.stderr)
         return 1 if differing else 0
     for path, text in differing.items():
         path.write_text(text, encoding="utf-8")

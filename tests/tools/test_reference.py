@@ -14,11 +14,13 @@ from fleet.config.settings import Limits, Timing
 from tests.unit.admin.sample_snapshot import view
 from tools import gen_reference
 
+PAGES = (gen_reference.METRICS, gen_reference.SETTINGS, gen_reference.ARCHITECTURE)
+
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
     """A copy of the project's pages that a test may change."""
-    for name in (gen_reference.METRICS, gen_reference.SETTINGS, gen_reference.GUIDE):
+    for name in (*PAGES, gen_reference.GUIDE):
         shutil.copy(gen_reference.DOCS / name, tmp_path)
     return tmp_path
 
@@ -35,7 +37,7 @@ def test_pages_are_up_to_date() -> None:
     assert gen_reference.main(["--check"]) == 0
 
 
-@pytest.mark.parametrize("name", [gen_reference.METRICS, gen_reference.SETTINGS])
+@pytest.mark.parametrize("name", PAGES)
 def test_difference_is_reported_and_fixed(pages: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = pages / name
     right = page.read_text(encoding="utf-8")
