@@ -17,7 +17,8 @@ from typing import Self, TypeAlias
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.clients import LIMIT_S, read_all, wait_for
+from tests.chaos.harness import becomes
+from tests.integration.clients import LIMIT_S, read_all
 
 FLOW_RECORDS = 300
 """Enough for each partition of twelve to get a share."""
@@ -55,7 +56,7 @@ class Program:
         program.await_flow()
         …
         assert program.close() == 0
-    program.judge(kafka.bootstrap_servers, topic, group)
+    program.check_records(kafka.bootstrap_servers, topic, group)
     """
 
     def __init__(self, command: Command) -> None:
@@ -78,7 +79,7 @@ class Program:
                 len(self.events[event]) >= needed_count for event, needed_count in needed_counts.items()
             )
 
-        wait_for(has_flow, "records", limit_s)
+        assert becomes(has_flow, limit_s), f"records: not within {limit_s:g} s, but {self.summary()}"
 
     def await_partitions(self, limit_s: float = LIMIT_S) -> None:
         """Wait until each partition has a new acknowledged record and a new received record."""
@@ -92,7 +93,14 @@ class Program:
                 for event in ("acknowledged", "received")
             )
 
-        wait_for(has_flow, "records of each partition", limit_s)
+        assert becomes(has_flow, limit_s), (
+            f"records of each partition: not within {limit_s:g} s, but {self.summary()}"
+        )
+
+    def summary(self) -> str:
+        """The number of lines of each event, and the latest lines of the log."""
+        counts = {event: len(values) for event, values in list(self.events.items())}
+        return f"{counts}, log: {self.events['log'][-20:]}"
 
     def longest_pause_s(self, event: str, since_s: float, until_s: float) -> float:
         """The longest interval in which no record of some partition was "acknowledged", or "received".

@@ -8,6 +8,7 @@ The program prints each event in a line, "WHAT\tVALUE": "failed" for each error 
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -28,6 +29,13 @@ _printing = threading.Lock()
 def print_event(event: str, value: object = "") -> None:
     with _printing:
         print(f"{event}\t{value}".replace("\n", " "), flush=True)
+
+
+class EventHandler(logging.Handler):
+    """Prints each message of the library's log in a line, "log\tLEVEL MESSAGE"."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_event("log", f"{record.levelname} {record.getMessage()}")
 
 
 def await_true(condition: Callable[[], bool], complaint: str) -> None:
@@ -215,6 +223,7 @@ def main() -> int:
     count, run = COMMANDS[command]
     if len(arguments) != count:
         sys.exit(f"main.py {command}: {count} arguments after BOOTSTRAP")
+    logging.basicConfig(level=logging.WARNING, handlers=[EventHandler()])
     try:
         run(bootstrap.split(","), *arguments)
     except Exception as error:
