@@ -131,6 +131,7 @@ FEATURES: Final = MappingProxyType(
         "TLS": "to the fleet",
         "client certificate": "which the fleet asks for",
         "SNI": "one port, the server name says which broker",
+        "IP addresses": "one port, the IP address says which broker",
         "SASL PLAIN": "between client and broker",
         "SASL SCRAM": "between client and broker",
         "SASL OAUTHBEARER": "between client and broker",

@@ -71,6 +71,7 @@ _PARSED: Final = {
     schema._collector: "URL, `http` or `https`",
     schema._topic_prefix: "1 to 200 characters that Kafka allows in a topic",
     schema._broker_host: "host name with `{broker_id}` in it",
+    schema._first_address: "IP address",
     schema._broker_ids: "map of broker id to offset",
 }
 """The function that parses a value → the values that it accepts."""

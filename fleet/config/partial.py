@@ -88,6 +88,11 @@ class ListenerDraft:
         return self.shape.broker_host.replace(PROXY_ID, self.proxy_id)
 
     @property
+    def first_address(self) -> str | None:
+        """The bound address of the first identity; None with other kinds of addressing."""
+        return self.shape.first_address if self.shape.addressing == "addresses" else None
+
+    @property
     def advertise(self) -> Endpoint | None:
         """The advertised bootstrap address: ``advertise``, or ``bind`` if ``bind`` is not a wildcard."""
         if self.shape.advertise is not None:
@@ -110,15 +115,18 @@ class ListenerDraft:
 
     def settings(self) -> ListenerSettings:
         bind, advertise = _require(self.shape.bind), _require(self.advertise)
+        has_one_port = self.shape.addressing != "identity_ports"
         return ListenerSettings(
             name=self.name,
             bind_host=bind.host,
             bootstrap_port=bind.port,
-            first_port=bind.port if self.broker_host else _require(self.shape.first_port),
+            first_port=bind.port if has_one_port else _require(self.shape.first_port),
             advertised_host=advertise.host,
             advertised_bootstrap_port=advertise.port,
-            advertised_first_port=advertise.port if self.broker_host else _require(self.advertise_first_port),
+            advertised_first_port=advertise.port if has_one_port else _require(self.advertise_first_port),
             broker_host=self.broker_host,
+            first_address=self.first_address,
+            advertised_first_address=self.shape.advertise_first_address or self.first_address,
         )
 
 

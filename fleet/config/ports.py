@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from fleet.config.document import Document, Path
 from fleet.config.partial import Draft, ListenerDraft, MemberDraft
 from fleet.config.schema import MAX_PORT
 from fleet.config.settings import is_loopback, is_wildcard
-from fleet.core.model import IdentitySpace, ProxyId
+from fleet.core.model import IdentitySpace, ProxyId, address_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Span:
     """The ports from ``first`` to ``last`` that one field takes on a host.
 
     Args:
+        addresses: number of IP addresses, ``host`` and those above it.
         machine: which members share sockets; empty for advertised addresses.
         label: the kind of port, for errors.
         path, shown: the field and its value, for errors.
@@ -30,6 +32,7 @@ class Span:
     label: str
     path: Path
     shown: str | int
+    addresses: int = 1
 
     @property
     def name(self) -> str:
@@ -109,16 +112,46 @@ def _bound(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Sp
         host, owner = _host(bind.host), (member.proxy_id, machine)
         label = f"bootstrap port of listener {listener.name}"
         yield Span(host, bind.port, bind.port, *owner, label, (*listener.path, "bind"), str(bind))
-        if first is None or identities is None or listener.shape.addressing == "sni":
+        if listener.first_address is not None and not is_wildcard(bind.host):
+            yield from _address_spans(listener, listener.first_address, "", bind.port, owner, identities)
+        if first is None or identities is None or listener.shape.addressing != "identity_ports":
             continue
         label, path = f"identity ports of listener {listener.name}", (*listener.path, "first_port")
         for low, high in offsets(identities):
             yield Span(host, first + low, first + high, *owner, label, path, first)
 
 
+def _address_spans(
+    listener: ListenerDraft,
+    first_address: str,
+    prefix: str,
+    port: int,
+    owner: tuple[ProxyId, str],
+    identities: IdentitySpace | None,
+) -> Iterator[Span]:
+    """The IP addresses of the identities. Addresses that do not exist are another rule's."""
+    label, field = f"range of {prefix}identity addresses of listener {listener.name}", "first_address"
+    if prefix and listener.shape.advertise_first_address is not None:
+        field = "advertise_first_address"
+    for low, high in () if identities is None else offsets(identities):
+        try:
+            host = address_at(first_address, low)
+        except ValueError:
+            continue
+        yield Span(
+            host, port, port, *owner, label, (*listener.path, field), first_address, addresses=high - low + 1
+        )
+
+
 def _advertised_spans(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
     for listener in member.listeners:
         advertise, first = listener.advertise, listener.advertise_first_port
+        first_address = listener.shape.advertise_first_address or listener.first_address
+        if listener.first_address is not None and first_address is not None and advertise is not None:
+            owner = (member.proxy_id, "")
+            yield from _address_spans(
+                listener, first_address, "advertised ", advertise.port, owner, identities
+            )
         if advertise is None or first is None or identities is None:
             continue
         field = "advertise_first_port" if listener.shape.advertise_first_port is not None else "advertise"
@@ -133,7 +166,16 @@ def _advertised_spans(member: MemberDraft, identities: IdentitySpace | None) -> 
 def _share_host(left: Span, right: Span) -> bool:
     if left.machine != right.machine:
         return False
-    return left.host == right.host or is_wildcard(left.host) or is_wildcard(right.host)
+    if left.host == right.host or is_wildcard(left.host) or is_wildcard(right.host):
+        return True
+    if left.addresses == right.addresses == 1:
+        return False
+    try:
+        first, other = ip_address(left.host), ip_address(right.host)
+    except ValueError:
+        return False
+    distance = int(other) - int(first)
+    return first.version == other.version and -right.addresses < distance < left.addresses
 
 
 def _collisions(spans: list[Span]) -> Iterator[tuple[Span, Span]]:

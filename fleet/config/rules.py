@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -19,7 +19,7 @@ from fleet.config.settings import (
     is_loopback,
     is_wildcard,
 )
-from fleet.core.model import BROKER_ID, ProxyId
+from fleet.core.model import BROKER_ID, Addressing, ProxyId, address_at
 
 MAX_VOTERS: Final = 9
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -38,6 +38,20 @@ _FIX_MEMBER: Final = {
     "admin": "add `admin: 127.0.0.1:{admin}`, the address of metrics and `fleet status`",
     "data_dir": "add `data_dir: ./data/{id}`",
 }
+_REQUIRED_BY_ADDRESSING: Final[Mapping[Addressing, str]] = {
+    "identity_ports": "first_port",
+    "sni": "broker_host",
+    "addresses": "first_address",
+}
+_FIELDS_BY_ADDRESSING: Final[Mapping[Addressing, tuple[tuple[str, ...], str]]] = {
+    "identity_ports": (("first_port", "advertise_first_port"), "remove this line"),
+    "sni": (("broker_host",), "remove this line, or add `addressing: sni` and `listener_tls:`"),
+    "addresses": (
+        ("first_address", "advertise_first_address"),
+        "remove this line, or add `addressing: addresses`",
+    ),
+}
+"""The fields that only one kind of addressing uses, and the fix if they are present with another kind."""
 _FIRST_PORTS: Final = {"peer": 7101, "admin": 7201}
 _FIRST_BIND_PORT: Final = 9100
 
@@ -239,7 +253,7 @@ def _listeners_fix(draft: Draft, free: FreePorts) -> str:
     others = next(((each.proxy_id, each.listeners) for each in draft.members if each.listeners), None)
     if others is not None:
         proxy_id, listeners = others
-        if len(listeners) > 1 or listeners[0].shape.addressing == "sni":
+        if len(listeners) > 1 or listeners[0].shape.addressing != "identity_ports":
             return f"add the listeners of {proxy_id}, with the addresses of this member"
     name = "external" if others is None else others[1][0].name
     first = free.take_identities(_FIRST_BIND_PORT + 1)
@@ -250,7 +264,7 @@ def _listeners_fix(draft: Draft, free: FreePorts) -> str:
 
 def _check_required(listener: ListenerDraft, document: Document, free: FreePorts) -> None:
     shape = listener.shape
-    required = {"bind", "broker_host" if shape.addressing == "sni" else "first_port"}
+    required = {"bind", _REQUIRED_BY_ADDRESSING[shape.addressing]}
     for field in sorted(required if "addressing" not in listener.wrong_fields else {"bind"}):
         if getattr(shape, field) is not None or field in listener.wrong_fields:
             continue
@@ -258,6 +272,8 @@ def _check_required(listener: ListenerDraft, document: Document, free: FreePorts
             fix = f"add `bind: 127.0.0.1:{free.take(_FIRST_BIND_PORT)}` to the listener"
         elif field == "first_port":
             fix = f"add `first_port: {free.take_identities(_FIRST_BIND_PORT + 1)}` to the listener"
+        elif field == "first_address":
+            fix = "add `first_address: 10.0.5.11` with the address of the first identity on this machine"
         else:
             fix = f"add `broker_host: broker-{BROKER_ID}.{PROXY_ID}.kafka.example` to the listener"
         document.report((*listener.path, field), None, "is required", fix)
@@ -284,25 +300,57 @@ def _check_listeners(member: MemberDraft, document: Document, free: FreePorts) -
             document.report((*listener.path, "advertise"), str(shape.advertise), rule, fix)
 
 
+def _check_fields_of_other_kinds(listener: ListenerDraft, document: Document) -> None:
+    """Report the fields of a listener that belong to another kind of addressing."""
+    shape = listener.shape
+    for kind, (fields, fix) in _FIELDS_BY_ADDRESSING.items():
+        for field in fields:
+            value = getattr(shape, field)
+            if value is None or kind == shape.addressing:
+                continue
+            rule = f"requires `addressing: {kind}`"
+            if kind == "identity_ports":
+                rule = f"is not used with `addressing: {shape.addressing}`: all identities share one port"
+            document.report((*listener.path, field), value, rule, fix)
+
+
+def _check_addresses(draft: Draft, document: Document) -> None:
+    """Report what prevents one IP address for each identity."""
+    identities = draft.identity_space()
+    for member in draft.members:
+        for listener in member.listeners:
+            shape, path = listener.shape, listener.path
+            if listener.first_address is None:
+                continue
+            if shape.bind is not None and is_wildcard(shape.bind.host):
+                rule = "is a wildcard, which has the addresses of all identities, too"
+                fix = f"use another address of this machine, such as `127.0.0.1:{shape.bind.port}`"
+                document.report((*path, "bind"), str(shape.bind), rule, fix)
+            for field in ("first_address", "advertise_first_address"):
+                first = getattr(shape, field)
+                if first is None or identities is None:
+                    continue
+                last_offset = max((offset for _, offset in identities.offsets()), default=0)
+                try:
+                    address_at(first, last_offset)
+                except ValueError:
+                    rule = f"there are no {last_offset} addresses above this one"
+                    document.report((*path, field), first, rule, "use a lower address")
+
+
 def _check_addressing(draft: Draft, document: Document) -> None:
     secured = {each.name for each in draft.listener_tls}
     hosts: dict[tuple[str, int], ProxyId] = {}
     for member in draft.members:
         for listener in member.listeners:
             shape, path = listener.shape, listener.path
+            if "addressing" not in listener.wrong_fields:
+                _check_fields_of_other_kinds(listener, document)
             if shape.addressing != "sni":
-                if shape.broker_host is not None and "addressing" not in listener.wrong_fields:
-                    rule = "requires `addressing: sni`"
-                    fix = "remove this line, or add `addressing: sni` and `listener_tls:`"
-                    document.report((*path, "broker_host"), shape.broker_host, rule, fix)
                 continue
             if listener.name not in secured:
                 fix = f"add `listener_tls: {{{listener.name}: {{certificate: FILE.pem, key: FILE.pem}}}}`"
                 document.report((*path, "addressing"), "sni", "requires TLS", fix)
-            for field in ("first_port", "advertise_first_port"):
-                if getattr(shape, field) is not None:
-                    rule = "is not used with `addressing: sni`, because all identities share one port"
-                    document.report((*path, field), getattr(shape, field), rule, "remove this line")
             advertise = listener.advertise
             if advertise is not None and is_address(advertise.host):
                 at = (*path, "bind" if shape.advertise is None else "advertise")
@@ -390,6 +438,7 @@ def check_rules(draft: Draft, document: Document) -> None:
         _check_same_listeners,
         _check_listener_tls,
         _check_addressing,
+        _check_addresses,
         _check_data_dirs,
         check_ports,
     )

@@ -21,7 +21,6 @@ from fleet.config.document import Document, Path, Value
 from fleet.config.settings import (
     PROXY_ID,
     TRACES_PATH,
-    Addressing,
     BalanceSettings,
     ClientCertificates,
     EventsSettings,
@@ -30,7 +29,7 @@ from fleet.config.settings import (
     Timing,
     TlsVersion,
 )
-from fleet.core.model import BROKER_ID, Endpoint
+from fleet.core.model import BROKER_ID, Addressing, Endpoint
 from fleet.core.weights import BalancedBy
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
@@ -203,6 +202,17 @@ def _broker_host(value: object) -> str:
     return value
 
 
+def _first_address(value: object) -> str:
+    rule, fix = "must be an IP address", "write an address of this machine, such as 10.0.5.11 or fd00:5::11"
+    try:
+        address = ip_address(value if isinstance(value, str) else "")
+    except ValueError:
+        raise shape_error(rule, fix) from None
+    if address.is_unspecified or address.is_multicast or "%" in str(address):
+        raise shape_error("must be the address of one host, without a zone", fix)
+    return str(address)
+
+
 def _broker_ids(value: object) -> object:
     if not isinstance(value, dict):
         raise shape_error("must be a map of broker id to port offset", "write {1001: 0, 2001: 1}")
@@ -241,6 +251,8 @@ class ListenerShape(Shape):
     advertise_first_port: Port | None = None
     addressing: Addressing = "identity_ports"
     broker_host: Annotated[str, BeforeValidator(_broker_host)] | None = None
+    first_address: Annotated[str, BeforeValidator(_first_address)] | None = None
+    advertise_first_address: Annotated[str, BeforeValidator(_first_address)] | None = None
 
 
 class MemberShape(Shape):

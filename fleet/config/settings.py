@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from fleet.config.secrets import Secret
 from fleet.core.errors import UnknownMember
-from fleet.core.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
+from fleet.core.model import (
+    Addressing,
+    AdvertisedListener,
+    BrokerId,
+    Endpoint,
+    IdentitySpace,
+    Member,
+    ProxyId,
+    address_at,
+)
 from fleet.core.weights import BalancedBy
 
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -142,10 +151,23 @@ class ListenerSettings:
     advertised_first_port: int
     broker_host: str | None = None
     """The host name template of ``AdvertisedListener``. If set, one socket serves all identities (SNI)."""
+    first_address: str | None = None
+    """The IP address that is bound for the first identity. If set, all sockets have the bootstrap port."""
+    advertised_first_address: str | None = None
 
     @property
     def bootstrap(self) -> Endpoint:
         return Endpoint(self.bind_host, self.bootstrap_port)
+
+    def bound(self, identities: IdentitySpace) -> Iterator[tuple[BrokerId, Endpoint]]:
+        """The socket of each identity; nothing if the bootstrap socket serves all of them."""
+        if self.broker_host is not None:
+            return
+        for broker_id, offset in identities.offsets():
+            if self.first_address is None:
+                yield broker_id, Endpoint(self.bind_host, self.first_port + offset)
+            else:
+                yield broker_id, Endpoint(address_at(self.first_address, offset), self.bootstrap_port)
 
     def to_advertised(self) -> AdvertisedListener:
         """The part of these settings that clients and other members see."""
@@ -155,6 +177,7 @@ class ListenerSettings:
             self.advertised_bootstrap_port,
             self.advertised_first_port,
             self.broker_host,
+            self.advertised_first_address,
         )
 
 
@@ -190,6 +213,7 @@ class MemberSettings:
             rack=self.rack,
             listeners=tuple(listener.to_advertised() for listener in self.listeners),
             identities=IdentitySpace() if self.witness else settings.identities,
+            known_addressing=get_args(Addressing),
         )
 
 
@@ -222,7 +246,6 @@ class PeerTlsSettings:
 
 
 ClientCertificates: TypeAlias = Literal["none", "allowed", "required"]
-Addressing: TypeAlias = Literal["identity_ports", "sni"]
 TlsVersion: TypeAlias = Literal["1.2", "1.3"]
 
 

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +39,7 @@ from fleet.control.reports import MemberReport
 from fleet.control.status import StatusSource
 from fleet.control.takeover_watch import TakeoverWatch
 from fleet.control.worker_channels import WorkerChannels
+from fleet.core.addressing import as_known
 from fleet.core.errors import ConfigError
 from fleet.core.model import Broker, BrokerId, FleetState, Liveness, Member, MemberStatus, ProxyId
 from fleet.core.replication import Applied, RaftStatus
@@ -491,7 +492,7 @@ class Control:
         return MemberReport(
             proxy_id=self.me,
             incarnation=self.spec.incarnation,
-            member=self._member,
+            member=as_known(self._member, self._others()),
             ready=self._is_serving(time.monotonic()),
             stopping=self._stopping,
             suspects=suspects,
@@ -500,6 +501,14 @@ class Control:
             unreachable=self.brokers.unreachable,
             generation=self.directories.current.generation,
         )
+
+    def _others(self) -> Iterator[Member]:
+        """Every other member as its last report or Raft has it; none for a member that never joined."""
+        for peer in self._peers:
+            report = self.reports.get(peer)
+            known = self.state.members.get(peer) if report is None else report.member
+            if known is not None:
+                yield known
 
     def _report_bytes(self) -> bytes:
         return _REPORT.dump_json(self.report())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 BrokerId: TypeAlias = int
 ProxyId: TypeAlias = str
@@ -97,11 +97,15 @@ class IdentitySpace:
         return offset if 0 <= offset < self.count else None
 
     def broker_ids(self) -> tuple[BrokerId, ...]:
-        if self.explicit:
-            return tuple(known for known, _ in self.explicit)
-        return tuple(range(self.first_id, self.first_id + self.count))
+        return tuple(broker_id for broker_id, _ in self.offsets())
+
+    def offsets(self) -> tuple[tuple[BrokerId, int], ...]:
+        """Each identity with its offset."""
+        return self.explicit or tuple((self.first_id + offset, offset) for offset in range(self.count))
 
 
+Addressing: TypeAlias = Literal["identity_ports", "sni", "addresses"]
+"""How a listener distinguishes brokers: by port, by TLS server name, or by IP address."""
 BROKER_ID: Final = "{broker_id}"
 """The placeholder for the identity in ``AdvertisedListener.broker_host``."""
 
@@ -111,9 +115,11 @@ class AdvertisedListener:
     """The addresses at which clients reach one member through one listener, behind NAT and port mapping.
 
     Args:
-        first_port: the first identity port; unused if ``broker_host`` is set.
+        first_port: the first identity port; unused if ``broker_host`` or ``first_address`` is set.
         broker_host: the host name of an identity, with ``{broker_id}`` in it. All such names use the
-            bootstrap port. None: identities have ports instead.
+            bootstrap port.
+        first_address: the IP address of the first identity. All such addresses use the bootstrap port.
+            Release 0.2.0 ignores this field, see ``fleet.core.addressing``.
     """
 
     name: str
@@ -121,6 +127,29 @@ class AdvertisedListener:
     bootstrap_port: int
     first_port: int
     broker_host: str | None = None
+    first_address: str | None = None
+
+    @property
+    def addressing(self) -> Addressing:
+        if self.broker_host is not None:
+            return "sni"
+        return "identity_ports" if self.first_address is None else "addresses"
+
+    def endpoint(self, broker_id: BrokerId, offset: int) -> Endpoint:
+        """The address of an identity, which has an offset in the identity space."""
+        if self.broker_host is not None:
+            return Endpoint(self.broker_host.replace(BROKER_ID, str(broker_id)), self.bootstrap_port)
+        if self.first_address is not None:
+            return Endpoint(address_at(self.first_address, offset), self.bootstrap_port)
+        return Endpoint(self.host, self.first_port + offset)
+
+
+def address_at(first_address: str, offset: int) -> str:
+    """The IP address of an identity: the first address plus the identity's offset.
+
+    Raises: ValueError: there is no address with this number.
+    """
+    return str(ip_address(first_address) + offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +165,9 @@ class Member:
     """An operator has drained the member: it owns nothing until undrained. The flag survives restarts."""
     incarnation: int = 0
     """Start of its supervisor in wall-clock milliseconds, which distinguishes the lives of a member."""
+    known_addressing: tuple[str, ...] = ()
+    """The kinds of addressing that the member's release knows; empty for release 0.2.0, which does not state
+    them."""
 
     @property
     def eligible(self) -> bool:
@@ -143,7 +175,7 @@ class Member:
         return self.status is MemberStatus.UP and not self.drained
 
     def serves(self, broker_id: BrokerId) -> bool:
-        """Whether the member has a port for the identity."""
+        """Whether the member can serve the identity."""
         return self.identities.offset(broker_id) is not None
 
     def endpoint(self, listener: str, broker_id: BrokerId) -> Endpoint | None:
@@ -152,12 +184,8 @@ class Member:
         if offset is None:
             return None
         for advertised in self.listeners:
-            if advertised.name != listener:
-                continue
-            if advertised.broker_host is not None:
-                host = advertised.broker_host.replace(BROKER_ID, str(broker_id))
-                return Endpoint(host, advertised.bootstrap_port)
-            return Endpoint(advertised.host, advertised.first_port + offset)
+            if advertised.name == listener:
+                return advertised.endpoint(broker_id, offset)
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fleet.config import Settings, is_loopback, is_wildcard
-from fleet.core.model import IdentitySpace, ProxyId
+from fleet.core.model import AdvertisedListener, Endpoint, IdentitySpace, ProxyId
 
 
 class OwnAddresses:
@@ -27,19 +27,12 @@ class OwnAddresses:
             is_here = is_loopback(member.peer.host) or member.peer.host == machine
             for listener in member.listeners:
                 where = f"listener {listener.name} of {proxy_id}"
-                offers = settings.identities
-                bound = {listener.bootstrap_port, *_ports(listener.first_port, offers)}
-                advertised = {
-                    listener.advertised_bootstrap_port,
-                    *_ports(listener.advertised_first_port, offers),
-                }
-                if listener.broker_host is not None:  # one socket for all identities
-                    bound, advertised = {listener.bootstrap_port}, {listener.advertised_bootstrap_port}
-                for host, ports in ((listener.advertised_host, advertised), (listener.bind_host, bound)):
-                    if is_here or not _is_of_any_machine(host):
-                        self._found |= {(_plain(host), port): where for port in ports}
+                bound = [listener.bootstrap, *(each for _, each in listener.bound(settings.identities))]
+                for endpoint in (*bound, *_advertised(listener.to_advertised(), settings.identities)):
+                    if is_here or not _is_of_any_machine(endpoint.host):
+                        self._found[(_plain(endpoint.host), endpoint.port)] = where
                 if proxy_id == me and is_wildcard(listener.bind_host):
-                    self._mine |= dict.fromkeys(bound, where)
+                    self._mine |= {endpoint.port: where for endpoint in bound}
 
     def find(self, host: str, port: int) -> str | None:
         """The listener of the fleet at an address; None if the address belongs to another server."""
@@ -55,11 +48,10 @@ def _is_of_any_machine(host: str) -> bool:
     return is_wildcard(host) or is_loopback(_plain(host))
 
 
-def _ports(first_port: int, identities: IdentitySpace) -> Iterator[int]:
-    for broker_id in identities.broker_ids():
-        offset = identities.offset(broker_id)
-        if offset is not None:
-            yield first_port + offset
+def _advertised(listener: AdvertisedListener, identities: IdentitySpace) -> Iterator[Endpoint]:
+    yield Endpoint(listener.host, listener.bootstrap_port)
+    for broker_id, offset in identities.offsets():
+        yield listener.endpoint(broker_id, offset)
 
 
 def _plain(host: str) -> str:

@@ -29,6 +29,11 @@ BODY_FDS: Final = 130
 SPARE_CONNECTIONS: Final = 256
 """How many connections above the limit may wait until they are known not to be probes of members."""
 
+_MISSING_ADDRESS_ADVICE: Final = (
+    "each identity needs an address of this machine: add it to an interface (`ip address add`), or route a "
+    "prefix to this machine (`ip route add local PREFIX dev lo`)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DataSocket:
@@ -98,11 +103,9 @@ def listening_ports(settings: Settings, member: MemberSettings) -> frozenset[int
 
 def _ports(settings: Settings, listener: ListenerSettings) -> Iterator[tuple[BrokerId | None, Endpoint, str]]:
     yield None, listener.bootstrap, "bind"
-    if listener.broker_host is not None:
-        return
-    space = settings.identities
-    for broker_id, offset in space.explicit or zip(space.broker_ids(), range(space.count), strict=True):
-        yield broker_id, Endpoint(listener.bind_host, listener.first_port + offset), "first_port"
+    field = "first_port" if listener.first_address is None else "first_address"
+    for broker_id, endpoint in listener.bound(settings.identities):
+        yield broker_id, endpoint, field
 
 
 def _raise_open_files(listening: int, member: MemberSettings) -> None:
@@ -165,10 +168,10 @@ def _bind(endpoint: Endpoint, field: str, limits: Limits) -> socket.socket:
     except OSError as error:
         if sock is not None:
             sock.close()
-        raise StartError(
-            f"{field}: cannot listen on {endpoint} ({str(error.strerror).lower()}); "
-            f"{bind_advice(error, endpoint.port)}"
-        ) from error
+        is_missing = error.errno == errno.EADDRNOTAVAIL and field.endswith(".first_address")
+        advice = _MISSING_ADDRESS_ADVICE if is_missing else bind_advice(error, endpoint.port)
+        detail = f"cannot listen on {endpoint} ({str(error.strerror).lower()}); {advice}"
+        raise StartError(f"{field}: {detail}") from error
     return sock
 
 

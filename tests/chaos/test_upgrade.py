@@ -110,6 +110,6 @@ def private_files(fleet: LocalFleet, proxy_id: ProxyId) -> Path:
 
 
 def versions(fleet: LocalFleet) -> set[str]:
-    """The drained members, as all members report them."""
+    """The versions that the members run."""
     pages = (fleet.get(each, "/metrics", SLOW_LIMIT_S)[1].decode() for each in fleet.members)
     return {version for page in pages for version in BUILD_INFO_PATTERN.findall(page)}

@@ -32,7 +32,7 @@ from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, PRIVATE_FOLDER, Settings, bootstrap_endpoints, identity_owners
 from fleet.config.file import load
 from fleet.core.errors import AdminError, DemoError
-from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
+from fleet.core.model import Addressing, BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, signal_trees, spawn_module, tail
 from fleet.drills.workload.waiting import pauses_s
@@ -57,6 +57,7 @@ class LocalFleet:
         proxies: number of members.
         identities: the broker ids that get a port.
         host: address that the members bind and advertise.
+        addressing: ``identity_ports``, or ``addresses`` for one loopback address of each member and identity.
         workers: number of worker processes of each member.
         racks: whether members have the racks a, b, c, a, …, as the brokers of `KafkaCluster` do.
         timing: values that differ from the defaults of `fleet.config.Timing`.
@@ -75,6 +76,7 @@ class LocalFleet:
         *,
         identities: IdentitySpace = IdentitySpace(first_id=1, count=8),  # noqa: B008 (frozen)
         host: str = "127.0.0.1",
+        addressing: Addressing = "identity_ports",
         workers: int = 1,
         racks: bool = True,
         timing: Mapping[str, float] | None = None,
@@ -109,7 +111,7 @@ class LocalFleet:
                 "data_dir": str(self.data / f"p{index + 1}"),
                 "workers": workers,
                 "listeners": {
-                    name: {"bind": f"{host}:{bootstrap}", "first_port": first_port}
+                    name: _listener(addressing, Endpoint(host, bootstrap), first_port, index)
                     for name, (bootstrap, first_port) in firsts.items()
                 },
             }
@@ -404,6 +406,13 @@ class LocalFleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _listener(addressing: Addressing, bind: Endpoint, first_port: int, index: int) -> dict[str, object]:
+    """The section of a listener of one member."""
+    if addressing == "addresses":
+        return {"bind": str(bind), "addressing": addressing, "first_address": f"127.88.{index + 1}.1"}
+    return {"bind": str(bind), "first_port": first_port}
 
 
 def _data_folder(folder: Path, proxies: int) -> Path:

@@ -382,6 +382,104 @@ def test_names_of_brokers_need_tls() -> None:
     assert "requires `addressing: sni`; remove this line, or add `addr" in only_mistake(data)
 
 
+def by_address(**changes: object) -> dict[str, Any]:
+    """Three members with an IP address for each identity; `...` removes a field of p1's listener."""
+    data = tree()
+    for number, member in enumerate(data["members"].values(), 1):
+        member["listeners"]["external"] = {
+            "bind": f"10.0.{number}.1:9092",
+            "addressing": "addresses",
+            "first_address": f"10.0.{number}.11",
+        }
+    own = data["members"]["p1"]["listeners"]["external"]
+    own.update({name: value for name, value in changes.items() if value is not ...})
+    for name in (name for name, value in changes.items() if value is ...):
+        del own[name]
+    return data
+
+
+def test_brokers_may_have_addresses_instead_of_ports() -> None:
+    settings = parse(by_address())
+    member = settings.member("p2").to_member(settings)
+    assert member.endpoint("external", 1) == Endpoint("10.0.2.11", 9092)
+    assert member.endpoint("external", 16) == Endpoint("10.0.2.26", 9092)
+    assert identity_owners(settings)[Endpoint("10.0.3.12", 9092)] == "p3"
+    assert bootstrap_endpoints(settings)["p1"] == Endpoint("10.0.1.1", 9092)
+    bound = dict(settings.member("p1").listeners[0].bound(settings.identities))
+    assert bound[2] == Endpoint("10.0.1.12", 9092)
+
+
+def test_advertised_addresses_may_differ_from_bound_ones() -> None:
+    data = by_address(advertise="192.0.2.1:9192", advertise_first_address="192.0.2.11")
+    data["identities"] = {"ids": {1001: 0, 2001: 5}}
+    settings = parse(data)
+    assert settings.member("p1").to_member(settings).endpoint("external", 2001) == Endpoint(
+        "192.0.2.16", 9192
+    )
+    bound = dict(settings.member("p1").listeners[0].bound(settings.identities))
+    assert bound == {1001: Endpoint("10.0.1.11", 9092), 2001: Endpoint("10.0.1.16", 9092)}
+
+
+def test_addresses_of_version_6_are_added_up() -> None:
+    settings = parse(by_address(bind="[fd00:5::1]:9092", first_address="FD00:5::ff"))
+    endpoints = dict(settings.member("p1").listeners[0].bound(settings.identities))
+    assert (str(endpoints[1]), str(endpoints[2])) == ("[fd00:5::ff]:9092", "[fd00:5::100]:9092")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"first_address": ...}, "external.first_address: is required; add `first_address: "),
+        ({"first_address": "p1.example"}, 'first_address: "p1.example": must be an IP address; write'),
+        ({"first_address": 10}, "first_address: 10: must be an IP address"),
+        ({"first_address": "0.0.0.0"}, "must be the address of one host, without a zone"),
+        ({"first_address": "fe80::1%eth0"}, "must be the address of one host, without a zone"),
+        (
+            {"first_address": "255.255.255.250"},
+            'first_address: "255.255.255.250": there are no 15 addresses above this one; use a lower',
+        ),
+        (
+            {"advertise": "p1.example:9092", "advertise_first_address": "255.255.255.250"},
+            'advertise_first_address: "255.255.255.250": there are no 15 addresses above',
+        ),
+        (
+            {"bind": "0.0.0.0:9092", "advertise": "p1.example:9092"},
+            'bind: "0.0.0.0:9092": is a wildcard, which has the addresses of all identities, too; use',
+        ),
+        (
+            {"bind": "10.0.1.12:9092"},
+            "range of identity addresses of listener external overlaps the bootstrap port of listener "
+            "external of p1 at port 9092",
+        ),
+        (
+            {"first_address": "10.0.2.1"},
+            "overlaps the range of identity addresses of listener external of p1 at port 9092",
+        ),
+        (
+            {"advertise_first_address": "10.0.2.20"},
+            "range of advertised identity addresses of listener external overlaps the range of advertised",
+        ),
+        ({"first_port": 9101}, "first_port: 9101: is not used with `addressing: addresses`: all id"),
+        ({"broker_host": "b-{broker_id}.example"}, "requires `addressing: sni`; remove this line"),
+    ],
+)
+def test_address_mistake_is_reported(changes: dict[str, object], expected: str) -> None:
+    assert expected in "\n".join(mistakes(by_address(**changes)))
+
+
+def test_first_address_requires_its_addressing() -> None:
+    data = changed("members.p1.listeners.external.first_address", "10.0.1.11")
+    assert "requires `addressing: addresses`; remove this line, or add `addr" in only_mistake(data)
+
+
+def test_ranges_of_addresses_may_touch() -> None:
+    data = by_address(bind="10.0.2.27:9092", first_address="10.0.2.28")
+    data["members"]["p3"]["listeners"]["external"]["first_address"] = "10.0.2.44"
+    parse(data)
+    data["members"]["p3"]["listeners"]["external"]["first_address"] = "10.0.2.43"
+    assert "overlaps the range of identity addresses" in mistakes(data)[0]
+
+
 def test_admin_certificates_default_to_those_of_links() -> None:
     assert parse(tree()).admin == parse(changed("admin", {})).admin == AdminSettings()
     for section in EMPTY:

@@ -55,6 +55,25 @@ def test_fleet_addresses_are_found_on_two_machines(host: str, port: int, whose: 
     assert found == (whose and f"listener external of {whose}")
 
 
+def test_addresses_of_identities_lead_to_the_fleet() -> None:
+    by_address = ListenerSettings(
+        "external",
+        "10.0.0.2",
+        9092,
+        9092,
+        "192.0.2.2",
+        9192,
+        9192,
+        first_address="10.0.0.11",
+        advertised_first_address="192.0.2.11",
+    )
+    found = fleet(MINE, member("p2", "p2.example", by_address))
+    for host, port in (("10.0.0.2", 9092), ("10.0.0.18", 9092), ("192.0.2.2", 9192), ("192.0.2.18", 9192)):
+        assert found.find(host, port) == "listener external of p2"
+    assert found.find("10.0.0.19", 9092) is None
+    assert found.find("10.0.0.11", 9192) is None
+
+
 def test_loopback_of_a_member_on_this_machine_leads_to_the_fleet() -> None:
     neighbour = member("p2", "p1.example", listener("127.0.0.1", 9201, "localhost"))
     assert fleet(MINE, neighbour).find("localhost.", 9302) == "listener external of p2"

@@ -562,6 +562,17 @@ def test_port_in_use_names_the_field_and_frees_the_others(tmp_path: Path, field:
     sockets.open_all(settings, member).close()
 
 
+def test_missing_address_of_an_identity_is_explained(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    listener = replace(settings.members["p1"].listeners[0], first_address="192.0.2.11")
+    member = replace(settings.members["p1"], listeners=(listener,))
+    member.private_dir.mkdir(parents=True)
+    output = refusal(replace(settings, members={"p1": member}))
+    at = f"192.0.2.11:{listener.bootstrap_port}"
+    assert output.startswith(f"members.p1.listeners.external.first_address: cannot listen on {at}")
+    assert "add it to an interface (`ip address add`)" in output
+
+
 def test_port_of_an_outgoing_connection_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings(tmp_path)
     member = settings.members["p1"]
