@@ -56,6 +56,74 @@ BLANKED = {"DescribeConfigs": ("Name", "Value")}
 CONTROLLERS = frozenset(("DescribeQuorum",))
 """Responses with listeners of controllers, whose hosts become empty and whose ports 0: see ADR 39."""
 
+PARTITION_KEYS = {
+    **dict.fromkeys(
+        (
+            *("Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch", "DescribeProducers"),
+            *("ShareFetch", "ShareAcknowledge"),
+        ),
+        ("Topics",),
+    ),
+    "Produce": ("TopicData",),
+    "WriteTxnMarkers": ("Markers", "Topics"),
+}
+"""APIs that the leader of a partition serves → path to the array of topics. The first element decides."""
+
+GROUP_KEYS = {
+    **dict.fromkeys(
+        (
+            *("OffsetCommit", "JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup", "TxnOffsetCommit"),
+            *("OffsetDelete", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat", "StreamsGroupHeartbeat"),
+            *("StreamsGroupTopologyDescriptionUpdate", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
+        ),
+        (("GroupId",),),
+    ),
+    "ConsumerGroupDescribe": (("GroupIds",),),
+    "ShareGroupDescribe": (("GroupIds",),),
+    "StreamsGroupDescribe": (("GroupIds",),),
+    "OffsetFetch": (("GroupId",), ("Groups", "GroupId")),
+    "DescribeGroups": (("Groups",),),
+    "DeleteGroups": (("GroupsNames",),),
+    "DescribeShareGroupOffsets": (("Groups", "GroupId"),),
+}
+"""APIs that the coordinator of a group serves → paths to the group; the path depends on the version."""
+
+TRANSACTION_KEYS = {
+    **dict.fromkeys(("InitProducerId", "AddOffsetsToTxn", "EndTxn"), (("TransactionalId",),)),
+    "AddPartitionsToTxn": (("V3AndBelowTransactionalId",), ("Transactions", "TransactionalId")),
+    "DescribeTransactions": (("TransactionalIds",),),
+}
+"""APIs that the coordinator of a transaction serves → paths to the transactional id."""
+
+CONFIG_KEYS = {
+    **dict.fromkeys(("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"), ("Resources",)),
+}
+"""APIs that the broker serves which the first resource names, if it names one → path to the resources."""
+
+UNKEYED = {
+    "ANY_BROKER": frozenset(
+        (
+            *("Metadata", "FindCoordinator", "CreateTopics", "DeleteTopics", "CreatePartitions"),
+            *("DescribeAcls", "CreateAcls", "DeleteAcls", "ElectLeaders", "AlterPartitionReassignments"),
+            *("ListPartitionReassignments", "DescribeClientQuotas", "AlterClientQuotas"),
+            *("DescribeUserScramCredentials", "AlterUserScramCredentials", "DescribeQuorum"),
+            *("UpdateFeatures", "DescribeCluster", "UnregisterBroker", "ListConfigResources"),
+            *("DescribeTopicPartitions", "AddRaftVoter", "RemoveRaftVoter", "UnregisterController"),
+            *("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"),
+            *("DescribeDelegationToken", "GetTelemetrySubscriptions", "PushTelemetry"),
+            # Only brokers send these requests.
+            *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState"),
+            *("DeleteShareGroupState", "ReadShareGroupStateSummary"),
+        )
+    ),
+    "ALL_BROKERS": frozenset(("ListGroups", "ListTransactions")),
+    "ONE_BROKER": frozenset(("DescribeLogDirs", "AlterReplicaLogDirs")),
+    "API_VERSIONS_ROUTE": frozenset(("ApiVersions",)),
+    "SASL": frozenset(("SaslHandshake", "SaslAuthenticate")),
+}
+"""Which brokers can answer a request without a key: any, all of them together, or one that the request does
+not name."""
+
 ADDRESS_WORDS = re.compile(
     "host|hosts|hostname|port|ports|endpoint|endpoints|listener|listeners|address|addresses|servers?|url|uri"
 )
@@ -109,10 +177,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One API that brokers serve: its versions, and the fields of its response and request.
-
-    The request's fields are for tests that generate messages; no table is generated from them.
-    """
+    """One API that brokers serve: its versions, and the fields of its response and request."""
 
     api_key: int
     name: str
@@ -615,6 +680,87 @@ class ScanEmitter(Emitter):
         self.line("return pos")
 
 
+@dataclass(frozen=True, slots=True)
+class RouteCode:
+    """The route of one request and version: its kind, and the fields in front of the key."""
+
+    kind: str
+    skipped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        steps = ", ".join(self.skipped) + ("," if len(self.skipped) == 1 else "")
+        return f"Route({self.kind}, ({steps}))"
+
+
+def fields_before(fields: tuple[Field, ...], path: tuple[str, ...], version: int) -> list[str] | None:
+    """Return the steps from the beginning of a struct to the field at a path: bytes to skip, or SKIP_STRING,
+    or ENTER_ARRAY. None if the version has no such field, or a field of another type in front of it.
+    """
+    steps: list[str] = []
+    size = 0
+    for item in active(fields, version):
+        if item.name == path[0]:
+            steps += [str(size)] if size else []
+            if item.is_array:
+                steps.append("ENTER_ARRAY")
+            if len(path) == 1:
+                return steps
+            inner = fields_before(item.fields, path[1:], version)
+            return None if inner is None else steps + inner
+        if item.type in FIXED_SIZES:
+            size += FIXED_SIZES[item.type]
+            continue
+        if item.type != "string":
+            return None
+        steps += [*([str(size)] if size else []), "SKIP_STRING"]
+        size = 0
+    return None
+
+
+def route_of(message: Message, version: int) -> RouteCode:
+    """Return the route of one request.
+
+    Raises: SystemExit: the API is in none of the tables of routes, or its request has another form.
+    """
+    name, request = message.name, message.request
+    for kind, names in UNKEYED.items():
+        if name in names:
+            return RouteCode(kind)
+    if name in CONFIG_KEYS:
+        steps = fields_before(request, CONFIG_KEYS[name], version)
+        assert steps is not None, name
+        return RouteCode("CONFIG", tuple(steps))
+    if name in PARTITION_KEYS:
+        steps = fields_before(request, PARTITION_KEYS[name], version)
+        assert steps is not None, name
+        fields = request
+        for each in PARTITION_KEYS[name]:
+            fields = next(item for item in active(fields, version) if item.name == each).fields
+        topic, partitions = active(fields, version)[:2]
+        first = active(partitions.fields, version)[0].type if partitions.fields else partitions.element
+        assert (topic.type in ("string", "uuid"), partitions.is_array, first) == (True, True, "int32"), name
+        return RouteCode("TOPIC_NAME" if topic.type == "string" else "TOPIC_ID", tuple(steps))
+    for kind, keys in (("GROUP", GROUP_KEYS), ("TRANSACTION", TRANSACTION_KEYS)):
+        for path in keys.get(name, ()):
+            steps = fields_before(request, path, version)
+            if steps is not None:
+                return RouteCode(kind, tuple(steps))
+    raise SystemExit(f"{name} v{version} is in none of the tables of routes: which broker can answer it?")
+
+
+def routes(messages: list[Message]) -> Iterator[str]:
+    """Yield a row for each API and range of versions with the same route."""
+    for message in messages:
+        versions = offered(message)
+        first, known = versions.low, route_of(message, versions.low)
+        for version in range(versions.low + 1, versions.high + 2):
+            found = route_of(message, version) if version <= versions.high else None
+            if found != known:
+                yield f"    ({message.api_key}, {first}, {version - 1}, {known}),"
+                if found is not None:
+                    first, known = version, found
+
+
 def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
@@ -649,6 +795,21 @@ from fleet.proxy.wire.primitives import (
     reject_negative_length,
     reject_tag_count,
     skip_tags,
+)
+from fleet.proxy.wire.routes import (
+    ALL_BROKERS,
+    ANY_BROKER,
+    API_VERSIONS_ROUTE,
+    CONFIG,
+    ENTER_ARRAY,
+    GROUP,
+    ONE_BROKER,
+    SASL,
+    SKIP_STRING,
+    TOPIC_ID,
+    TOPIC_NAME,
+    TRANSACTION,
+    Route,
 )
 from fleet.proxy.wire.scan import FieldBudget, Scan, await_varint, pass_tags
 
@@ -758,6 +919,8 @@ def render(messages: list[Message], source: str) -> str:
     tables += ['"""API key → the API of brokers, as the fleet offers it."""', ""]
     tables += ["PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (", *rows, ")"]
     tables += ['"""API key, first version, last version, and the layout of these responses."""', ""]
+    tables += ["ROUTES: tuple[tuple[int, int, int, Route], ...] = (", *routes(messages), ")"]
+    tables += ['"""API key, first version, last version, and the route of these requests."""', ""]
     return "\n\n".join(out) + "\n\n" + "\n".join(tables)
 
 
