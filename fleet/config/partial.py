@@ -82,10 +82,16 @@ class ListenerDraft:
 
     @property
     def broker_host(self) -> str | None:
-        """The host of an identity, still with the placeholder of the broker id; None without SNI."""
-        if self.shape.addressing != "sni" or self.shape.broker_host is None:
+        """The host of an identity, mostly with the placeholder of the broker id.
+
+        None if identities have no names. A ``shared`` listener may have the advertised host for all of them.
+        """
+        shape = self.shape
+        if shape.addressing == "shared" and shape.broker_host is None:
+            return None if self.advertise is None else self.advertise.host
+        if shape.addressing not in ("sni", "shared") or shape.broker_host is None:
             return None
-        return self.shape.broker_host.replace(PROXY_ID, self.proxy_id)
+        return shape.broker_host.replace(PROXY_ID, self.proxy_id)
 
     @property
     def first_address(self) -> str | None:
@@ -126,6 +132,7 @@ class ListenerDraft:
             advertised_first_port=advertise.port if has_one_port else _require(self.advertise_first_port),
             broker_host=self.broker_host,
             first_address=self.first_address,
+            is_shared=self.shape.addressing == "shared",
             advertised_first_address=self.shape.advertise_first_address or self.first_address,
         )
 

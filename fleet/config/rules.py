@@ -39,6 +39,7 @@ _FIX_MEMBER: Final = {
     "data_dir": "add `data_dir: ./data/{id}`",
 }
 _REQUIRED_BY_ADDRESSING: Final[Mapping[Addressing, str]] = {
+    "shared": "bind",
     "identity_ports": "first_port",
     "sni": "broker_host",
     "addresses": "first_address",
@@ -308,6 +309,8 @@ def _check_fields_of_other_kinds(listener: ListenerDraft, document: Document) ->
             value = getattr(shape, field)
             if value is None or kind == shape.addressing:
                 continue
+            if kind == "sni" and shape.addressing == "shared":
+                continue  # names keep the clients' connections apart
             rule = f"requires `addressing: {kind}`"
             if kind == "identity_ports":
                 rule = f"is not used with `addressing: {shape.addressing}`: all identities share one port"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from fleet.config.secrets import Secret
 from fleet.core.errors import UnknownMember
 from fleet.core.model import (
+    BROKER_ID,
     Addressing,
     AdvertisedListener,
     BrokerId,
@@ -154,6 +155,13 @@ class ListenerSettings:
     first_address: str | None = None
     """The IP address that is bound for the first identity. If set, all sockets have the bootstrap port."""
     advertised_first_address: str | None = None
+    is_shared: bool = False
+    """Whether the bootstrap port serves all identities, and requests say which one is meant."""
+
+    @property
+    def same_host(self) -> bool:
+        """Whether all identities have one host name, so that some clients take them for one broker."""
+        return self.is_shared and BROKER_ID not in (self.broker_host or "")
 
     @property
     def bootstrap(self) -> Endpoint:
@@ -161,7 +169,7 @@ class ListenerSettings:
 
     def bound(self, identities: IdentitySpace) -> Iterator[tuple[BrokerId, Endpoint]]:
         """The socket of each identity; nothing if the bootstrap socket serves all of them."""
-        if self.broker_host is not None:
+        if self.broker_host is not None or self.is_shared:
             return
         for broker_id, offset in identities.offsets():
             if self.first_address is None:
@@ -543,6 +551,13 @@ def advice(settings: Settings) -> tuple[str, ...]:
                 f"upstream.sasl: {sasl.mechanism} without TLS sends the {exposed_secrets[sasl.mechanism]} "
                 f"unencrypted to {', '.join(exposed)}; add `tls: {{}}` to upstream, or use SCRAM-SHA-512"
             )
+    names = {each.name for member in settings.members.values() for each in member.listeners if each.same_host}
+    sentences += [
+        f"listeners.{name}: all brokers have the same host name, so kafkajs and librdkafka before 2.10 take "
+        "them for one broker and lose records, and @platformatic/kafka uses one connection for all of them; "
+        f" add `broker_host: broker-{BROKER_ID}.{PROXY_ID}.kafka.example`"
+        for name in sorted(names)
+    ]
     tracing = settings.tracing
     if tracing is not None and tracing.headers:
         url = urlsplit(tracing.endpoint)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -58,6 +59,9 @@ class BrokerWatch:
         self._is_metadata_refused = False
         """The cluster gives Metadata to clients with credentials only, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
+        listeners = (listener for member in settings.members.values() for listener in member.listeners)
+        self._collects_versions = any(listener.is_shared for listener in listeners)
+        self._api_versions: dict[BrokerId, bytes] = {}
         self._own_addresses = OwnAddresses(settings, me, is_local_address)
         self._identities = settings.identities
         self._listeners = sorted({each.name for one in settings.members.values() for each in one.listeners})
@@ -108,6 +112,11 @@ class BrokerWatch:
     def reachable(self) -> Mapping[BrokerId, bool]:
         """Whether each broker answered its last probe. A broker is absent until its first probe has ended."""
         return MappingProxyType(self._reachable)
+
+    @property
+    def api_versions(self) -> Mapping[BrokerId, bytes]:
+        """The last answer of each broker to ApiVersions v3 or above; empty if no listener needs them."""
+        return MappingProxyType(self._api_versions)
 
     @property
     def troubles(self) -> Mapping[BrokerId, str]:
@@ -285,6 +294,7 @@ class BrokerWatch:
                 self._access.tls,
                 self._resolver,
                 serves_anonymous_clients=bool(self._listed) and self._access.is_anonymous,
+                on_versions=partial(self._on_versions, broker_id) if self._collects_versions else None,
             )
             self._on_probe_result(broker_id, at, trouble)
             if trouble is None:
@@ -296,6 +306,11 @@ class BrokerWatch:
             else:
                 await asyncio.sleep(min(interval_s, backoff_s))
                 backoff_s = min(interval_s, 2 * backoff_s)
+
+    def _on_versions(self, broker_id: BrokerId, body: bytes) -> None:
+        if self._api_versions.get(broker_id) != body:
+            self._api_versions[broker_id] = body
+            self._notify_soon()
 
     def _on_probe_result(self, broker_id: BrokerId, at: Endpoint, trouble: str | None) -> None:
         """A probe has ended. ``trouble`` is the reason of a failure, None after a success."""
@@ -311,6 +326,9 @@ class BrokerWatch:
             self.discovery_requested.set()  # the broker may have a new address
         elif before is not None:
             log.info("broker %d at %s is reachable again", broker_id, at)
+        self._notify_soon()
+
+    def _notify_soon(self) -> None:
         if self._notification is None:
             self._notification = asyncio.get_running_loop().call_later(PROBE_RESULT_BATCH_S, self._notify)
 

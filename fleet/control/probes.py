@@ -31,12 +31,17 @@ _UNSUPPORTED_VERSION: Final = 35
 _CORRELATION_ID: Final = 0x46_4C_45_54
 _CLIENT_ID: Final = b"fleet-probe"
 _ANSWER_LIMIT_BYTES: Final = 64 * 1024
+_VERSIONS_WITH_FEATURES: Final = (4, 3)
+"""Versions of ApiVersions whose answers have the features of the cluster. Brokers have v3 since 2.4."""
+_SOFTWARE: Final = bytes((len(_CLIENT_ID) + 1,)) + _CLIENT_ID + b"\x021\x00"
+"""Software name, version 1, no tagged fields. Source: ApiVersionsRequest.json v3"""
 
 
 def _request(version: int) -> bytes:
     # The header's tagged fields exist in request header v2, which starts with ApiVersions v3.
     header = struct.pack(">hhih", _API_VERSIONS, version, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
-    return _frame(header if version == 0 else header + b"\x00")
+    body = _SOFTWARE if version in _VERSIONS_WITH_FEATURES else b""
+    return _frame(header if version == 0 else header + b"\x00" + body)
 
 
 def _frame(request: bytes) -> bytes:
@@ -80,14 +85,26 @@ async def resolve(targets: Iterable[Target], resolver: Resolver, timeout_s: floa
     return await asyncio.gather(*(resolve_target(target) for target in targets))
 
 
+async def _read_answer(reader: asyncio.StreamReader) -> tuple[int | None, bytes]:
+    """Read the answer to ApiVersions.
+
+    Returns: its error code, or None if the bytes are not an answer to this request; and its body.
+    """
+    size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+    if correlation_id != _CORRELATION_ID or not 6 <= size <= _ANSWER_LIMIT_BYTES:
+        return None, b""
+    body = await reader.readexactly(size - 4)
+    return int.from_bytes(body[:2], "big", signed=True), body
+
+
 @asynccontextmanager
 async def _ask(
     resolved: ResolvedTarget, version: int
-) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
+) -> AsyncIterator[tuple[int | None, bytes, asyncio.StreamReader, asyncio.StreamWriter]]:
     """Open a connection and ask for ApiVersions on it.
 
-    Yields: the error code of the answer, or None if the bytes are not an answer to this request; the reader
-        and the writer of the connection.
+    Yields: the error code and the body of the answer, as `_read_answer` returns them; the reader and the
+        writer of the connection.
     Raises: LocalFailure: this member cannot ask
     """
     tls = resolved.target.tls
@@ -100,12 +117,7 @@ async def _ask(
         raise
     try:
         writer.write(_request(version))
-        size, correlation_id, error_code = struct.unpack(">iih", await reader.readexactly(10))
-        if correlation_id == _CORRELATION_ID and 6 <= size <= _ANSWER_LIMIT_BYTES:
-            await reader.readexactly(size - 6)
-            yield int(error_code), reader, writer
-        else:
-            yield None, reader, writer
+        yield *(await _read_answer(reader)), reader, writer
     finally:
         # Aborted, not closed: the other end may never answer a FIN.
         writer.transport.abort()
@@ -183,7 +195,7 @@ async def hold_connection(
         try:
             async with asyncio.timeout(timing.first_s):
                 first = _ask(target, _IMPOSSIBLE_VERSION)
-                answer, reader, writer = await stack.enter_async_context(first)
+                answer, _, reader, writer = await stack.enter_async_context(first)
         except (OSError, EOFError, MemoryError):
             return HoldEnd.UNREACHABLE
         if answer != _UNSUPPORTED_VERSION:
@@ -226,10 +238,12 @@ async def probe_broker(
     resolver: Resolver | None = None,
     *,
     serves_anonymous_clients: bool = False,
+    on_versions: Callable[[bytes], None] | None = None,
 ) -> str | None:
     """Ask a real broker for its ApiVersions, which it answers before any authentication.
 
     Args:
+        on_versions: called with the body of the answer in v3 or above, if the broker has such a version.
         resolver: the resolver of a caller that probes repeatedly.
         serves_anonymous_clients: whether the broker serves clients without credentials. Then the probe also
             asks for the offsets of no partition. At a broker that requires credentials, such a request would
@@ -242,8 +256,15 @@ async def probe_broker(
         ends_s = asyncio.get_running_loop().time() + timeout_s
         (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
         async with asyncio.timeout_at(ends_s):
-            async with _ask(target, 0) as (answer, reader, writer):
-                if answer != 0:
+            version = 0 if on_versions is None else _VERSIONS_WITH_FEATURES[0]
+            async with _ask(target, version) as (answer, body, reader, writer):
+                if answer == _UNSUPPORTED_VERSION and on_versions is not None:
+                    writer.write(_request(_VERSIONS_WITH_FEATURES[1]))
+                    answer, body = await _read_answer(reader)
+                if answer == 0 and on_versions is not None:
+                    on_versions(body)
+                accepted = (0,) if on_versions is None else (0, _UNSUPPORTED_VERSION)
+                if answer not in accepted:
                     return "it does not answer like a Kafka broker"
                 if not serves_anonymous_clients:
                     return None

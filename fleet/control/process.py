@@ -459,7 +459,7 @@ class Control:
 
     def _refresh(self) -> None:
         """The known brokers, or their reachability, have changed."""
-        self.workers.publish_reachable(self.brokers.reachable)
+        self.workers.publish_reachable(self.brokers.reachable, self.brokers.api_versions)
         self._publish(time.monotonic())
         self._broadcast()
 

@@ -71,7 +71,7 @@ class WorkerChannels:
         self.restarts = 0
         self._first_connected = asyncio.Event()
         self._directory: Directory | None = None
-        self._reachable: dict[BrokerId, bool] = {}
+        self._reachable = ReachableMessage({})
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(
@@ -105,13 +105,17 @@ class WorkerChannels:
         for channel in list(self.channels):
             channel.send(message)
 
-    def publish_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
-        """Send the reachability of brokers to every worker if it has changed, and to workers that connect
-        later."""
-        if self._reachable == reachable:
+    def publish_reachable(
+        self, reachable: Mapping[BrokerId, bool], api_versions: Mapping[BrokerId, bytes]
+    ) -> None:
+        """Send the reachability and the versions of brokers to every worker if they have changed, and to
+        workers that connect later."""
+        message = ReachableMessage(
+            dict(reachable), {broker_id: body.hex() for broker_id, body in api_versions.items()}
+        )
+        if self._reachable == message:
             return
-        self._reachable = dict(reachable)
-        message = ReachableMessage(self._reachable)
+        self._reachable = message
         for channel in list(self.channels):
             channel.send(message)
 
@@ -153,8 +157,8 @@ class WorkerChannels:
         self.channels[channel] = WorkerCounters()
         if self._directory is not None:
             channel.send(DirectoryMessage(self._directory))
-        if self._reachable:
-            channel.send(ReachableMessage(self._reachable))
+        if self._reachable.reachable:
+            channel.send(self._reachable)
         try:
             while (message := await channel.receive()) is not None:
                 self._on_message(channel, message)

@@ -10,6 +10,7 @@ FleetError
 │   ├── MalformedFrame      a length, count or varint has an impossible value
 │   ├── UnknownResponse     a response answers no request in flight
 │   ├── UnsupportedVersion  an API key or version that the fleet does not offer
+│   ├── UnidentifiedBroker  a request on a port of all brokers before its broker is known
 │   └── HandshakeFailed     the TLS handshake of a client failed
 ├── LimitExceeded           a client's connection exceeds a limit
 ├── RaftError               the replicated log cannot be used
@@ -105,6 +106,12 @@ class UnsupportedVersion(WireError):
     """A client used an API key or version that the fleet does not offer."""
 
     reason = "unsupported_version"
+
+
+class UnidentifiedBroker(WireError):
+    """A client did something on a port of all brokers that only works once its broker is known."""
+
+    reason = "unidentified_broker"
 
 
 class HandshakeFailed(WireError):

@@ -104,8 +104,8 @@ class IdentitySpace:
         return self.explicit or tuple((self.first_id + offset, offset) for offset in range(self.count))
 
 
-Addressing: TypeAlias = Literal["identity_ports", "sni", "addresses"]
-"""How a listener distinguishes brokers: by port, by TLS server name, or by IP address."""
+Addressing: TypeAlias = Literal["identity_ports", "sni", "addresses", "shared"]
+"""How a listener distinguishes brokers: by port, by TLS server name, by IP address, or by requests."""
 BROKER_ID: Final = "{broker_id}"
 """The placeholder for the identity in ``AdvertisedListener.broker_host``."""
 
@@ -116,7 +116,7 @@ class AdvertisedListener:
 
     Args:
         first_port: the first identity port; unused if ``broker_host`` or ``first_address`` is set.
-        broker_host: the host name of an identity, with ``{broker_id}`` in it. All such names use the
+        broker_host: the host name of an identity, mostly with ``{broker_id}`` in it. All such names use the
             bootstrap port.
         first_address: the IP address of the first identity. All such addresses use the bootstrap port.
             Release 0.2.0 ignores this field, see ``fleet.core.addressing``.
@@ -131,6 +131,7 @@ class AdvertisedListener:
 
     @property
     def addressing(self) -> Addressing:
+        """How others see the listener: a ``shared`` one looks like ``sni``."""
         if self.broker_host is not None:
             return "sni"
         return "identity_ports" if self.first_address is None else "addresses"

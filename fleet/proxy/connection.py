@@ -183,6 +183,11 @@ class ClientConnection(asyncio.Protocol):
         return self.bodies is not None and self.bodies.has_responses
 
     @property
+    def destination(self) -> BrokerId | None:
+        """The broker to dial; None for any."""
+        return self.broker_id
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes that were written, and have not reached the kernel."""
         return self.transport.get_write_buffer_size()
@@ -306,6 +311,9 @@ class ClientConnection(asyncio.Protocol):
     def broker_side(self) -> BrokerConnection:
         """Return a new protocol for the connection to the broker."""
         return BrokerConnection(self.host, self)
+
+    def note_candidate(self, broker_id: BrokerId | None) -> None:
+        """Note which broker is dialed now; None if its id is not known."""
 
     def wait_for_broker(self) -> int:
         """Pause reading until the broker's address is known. Returns: how many bytes wait for the broker."""
@@ -684,12 +692,17 @@ class ClientConnection(asyncio.Protocol):
         self._abort_later()
 
     def _detach_broker(self) -> None:
-        broker, self.broker = self.broker, None
-        self._broker_buffer_checks = 0
+        broker = self._release_broker()
         if broker is not None:
             broker.leave()
-            if not self.transport.is_closing():
-                self.release(_BROKER_IS_FULL)
+
+    def _release_broker(self) -> BrokerConnection | None:
+        """Separate the broker, which gets no more bytes. Returns: the broker."""
+        broker, self.broker = self.broker, None
+        self._broker_buffer_checks = 0
+        if broker is not None and not self.transport.is_closing():
+            self.release(_BROKER_IS_FULL)
+        return broker
 
     def _abort_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self.host.linger_s, self.transport.abort)

@@ -48,7 +48,8 @@ class ControlChannel:
         path: the control socket.
         hello: the first message on each connection.
         apply: called with each directory, on the loop.
-        on_reachable: called with broker id → whether the broker answers control.
+        on_reachable: called with broker id → whether the broker answers control, and broker id → its versions
+            (see `ReachableMessage`).
         snapshot: returns the counters as they are now.
         take_traffic: returns the traffic since its last call; None when control collects no traffic.
     """
@@ -58,7 +59,7 @@ class ControlChannel:
         path: Path,
         hello: Hello,
         apply: Callable[[Directory], None],
-        on_reachable: Callable[[Mapping[BrokerId, bool]], None],
+        on_reachable: Callable[[Mapping[BrokerId, bool], Mapping[BrokerId, str]], None],
         snapshot: Callable[[], WorkerCounters],
         take_traffic: Callable[[], TrafficMessage] | None,
     ) -> None:
@@ -162,8 +163,8 @@ class ControlChannel:
                         self._apply(directory)
                         self.first_directory.set()
                         self.send_counters()
-                    case ReachableMessage(reachable=reachable):
-                        self._on_reachable(reachable)
+                    case ReachableMessage(reachable=reachable, api_versions=api_versions):
+                        self._on_reachable(reachable, api_versions)
                     case CountMessage():  # control sends one at a time, so that messages do not pile up
                         channel.send(CountersMessage(self._snapshot()))
         except ValueError as error:

@@ -89,8 +89,8 @@ class Dialer:
         try:
             began_s = time.monotonic()
             candidates = self._candidates(connection, began_s)
-            if not candidates and connection.broker_id is not None:
-                candidates = await self._await_broker(connection, connection.broker_id)
+            if not candidates and connection.destination is not None:
+                candidates = await self._await_broker(connection, connection.destination)
                 began_s = time.monotonic()
             for candidate in candidates:
                 now_s = time.monotonic()
@@ -99,6 +99,7 @@ class Dialer:
                 if not self._upstreams.admits(candidate, now_s):
                     continue
                 self.attempts.begin(connection)
+                connection.note_candidate(candidate.broker_id)
                 try:
                     await self.connect(connection, candidate)
                 except DIAL_ERRORS as error:
@@ -151,9 +152,9 @@ class Dialer:
         return self._candidates(connection, time.monotonic())
 
     def _candidates(self, connection: ClientConnection, now_s: float) -> list[Candidate]:
-        if connection.broker_id is None:
+        if connection.destination is None:
             return self._upstreams.candidates(now_s)
-        known = self._upstreams.broker(connection.broker_id)
+        known = self._upstreams.broker(connection.destination)
         return [] if known is None else [known]
 
     def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:

@@ -65,7 +65,6 @@ class Rewriter:
         "_budget",
         "_clock",
         "_collected",
-        "_counters",
         "_index",
         "_known_moves",
         "_max_bytes",
@@ -76,6 +75,7 @@ class Rewriter:
         "_stream",
         "book",
         "client_key",
+        "counters",
         "is_busy",
         "is_working",
         "left_bytes",
@@ -97,7 +97,7 @@ class Rewriter:
     ) -> None:
         self._source = source
         self._max_bytes = max_bytes
-        self._counters = counters
+        self.counters = counters
         self._clock = clock
         self._observe = observe
         self.book: AddressBook | None = None
@@ -155,7 +155,7 @@ class Rewriter:
                 small = stop - mark < JOIN_BELOW_BYTES  # then a copy is as cheap as a view
                 rest = data[mark:stop] if small else memoryview(data)[mark:stop]
                 write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))
-                self._counters.rewritten[API_KEYS[index]] += 1
+                self.counters.rewritten[API_KEYS[index]] += 1
                 return stop
         view = memoryview(data)
         layout = LAYOUTS[index]
@@ -357,7 +357,7 @@ class Rewriter:
 
     def _count_rewritten(self, index: int, began_s: float) -> None:
         """Count a rewritten response, and observe the time since `began_s`."""
-        self._counters.rewritten[API_KEYS[index]] += 1
+        self.counters.rewritten[API_KEYS[index]] += 1
         if self._clock is not None and self._observe is not None:
             self._observe(self._clock() - began_s)
 

@@ -27,15 +27,14 @@ from fleet.core.errors import (
     OversizeFrame,
     TruncatedFrame,
     UnknownResponse,
-    UnsupportedVersion,
 )
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
+from fleet.proxy.router import EXACT, Router
 from fleet.proxy.streaming_patch import Write
 from fleet.proxy.wire.api_versions import (
     API_VERSIONS,
     PRODUCE,
-    SASL_HANDSHAKE,
     build_error_reply,
     read_software_name,
 )
@@ -51,11 +50,13 @@ from fleet.proxy.wire.requests import (
     RECOGNIZERS,
     RESPONSE_LAYOUT_TABLE,
     RESPONSE_LAYOUTS,
-    UNKNOWN_API_VERSIONS,
     UNLISTED,
     VERSIONS_PER_API,
     read_request_header,
+    size_error,
+    unlisted_response_layout,
 )
+from fleet.proxy.wire.verdicts import INCOMPLETE, ORDINARY
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -81,6 +82,7 @@ _WATCHING_FETCHES: Final = 8
 _WITHHOLDING_PRODUCE: Final = 16
 _FETCHED: Final = 32
 _REDIRECTED: Final = 64
+_ROUTING: Final = 128
 _LEAVING: Final = _DRAINING | _WATCHING_FETCHES | _WITHHOLDING_PRODUCE
 
 _SAMPLED: Final = 1 << 61
@@ -89,10 +91,8 @@ _SAMPLED: Final = 1 << 61
 _NOT_A_RESPONSE_LAYOUT: Final = CORRELATION_MASK | _SAMPLED
 """Bits left in an entry minus the received correlation id, if the ids differ or the answer is timed."""
 
-# Verdicts on a frame; other values are the position where the frame ends.
-_INCOMPLETE: Final = -1
-_ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
+"""The verdict on a request that gets no response, next to those of ``wire.verdicts``."""
 
 _NO_REQUEST: Final = -1
 """The entry of the oldest request in flight, while none is in flight."""
@@ -122,6 +122,7 @@ class Session:
         counters: shared by all sessions of the worker.
         client_host: the client's address as text; together with the client id the client's key.
         clock, observe_rewrite: if both are given, the duration of each rewriting in seconds is observed.
+        router: decides which broker each request is for, where one port serves all brokers.
         observe_answer: called (if there is a clock) when the answer to a sampled request begins, with the API
             key, the sizes of request and answer in bytes, and the seconds between request and answer.
 
@@ -156,6 +157,7 @@ class Session:
         "is_refusing",
         "local_replies",
         "rewriter",
+        "router",
     )
 
     def __init__(
@@ -167,10 +169,11 @@ class Session:
         clock: Callable[[], float] | None = None,
         observe_rewrite: Callable[[float], None] | None = None,
         observe_answer: Callable[[int, int, int, float], None] | None = None,
+        router: Router | None = None,
     ) -> None:
         # First the attributes that each read uses, so that they share cache lines: all caches are cold then.
         self._client_left: i64 = 0
-        self._mode: i64 = _FIRST_REQUEST
+        self._mode: i64 = _FIRST_REQUEST if router is None else _FIRST_REQUEST | _ROUTING
         self._max_request_bytes: i64 = limits.max_request_bytes
         self._oldest: i64 = _NO_REQUEST
         """The entry of the oldest request in flight; ``_queue`` has the entries of the others."""
@@ -193,6 +196,7 @@ class Session:
         self._clock = clock
         self._observe_answer = observe_answer
         self._sample: tuple[int, int, float] | None = None
+        self.router = router
         self.discard_bytes = 0
         self.is_refusing = False
         self.is_crowded = False
@@ -300,6 +304,14 @@ class Session:
         if on:
             self._mode |= _WATCHING_FETCHES
 
+    def count_into(
+        self, counters: WireCounters, observe_answer: Callable[[int, int, int, float], None]
+    ) -> None:
+        """Count from now on elsewhere, because the connection's broker is known now."""
+        self._counters = self.rewriter.counters = counters
+        self._requests = counters.requests
+        self._observe_answer = observe_answer
+
     def withhold_produce(self) -> None:
         """Until `drain`, hold back the next Produce with a response, and all requests after it."""
         self._mode |= _WITHHOLDING_PRODUCE
@@ -344,9 +356,9 @@ class Session:
             if mode:
                 after = self._handle_exceptional(data, pos, end)
                 mode = self._mode
-                if after == _INCOMPLETE:
+                if after == INCOMPLETE:
                     return pos
-                if after != _ORDINARY:
+                if after != ORDINARY:
                     if after >= end:
                         self._client_left = after - end
                         return end
@@ -362,7 +374,7 @@ class Session:
             client_id_length: int = read_i16_be(data, pos + 12)
             after = pos + 4 + size
             if not 10 <= size <= self._max_request_bytes:
-                raise _size_error(size, self._max_request_bytes)
+                raise size_error(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
                 raise MalformedFrame("client", f"client id of {client_id_length} bytes, request of {size}")
             place: i64 = api_key * VERSIONS_PER_API + version
@@ -372,7 +384,7 @@ class Session:
                 else UNLISTED
             )
             if response_layout == UNLISTED:
-                response_layout = _unlisted_response_layout(api_key, version)
+                response_layout = unlisted_response_layout(api_key, version)
             elif response_layout < 0:
                 at: i64 = pos + REQUEST_HEADER_BYTES + client_id_length
                 if (
@@ -390,7 +402,7 @@ class Session:
                     response_layout = self._read_beyond_header(
                         response_layout, frame, api_key, version, size, client_id_length
                     )
-                    if response_layout == _INCOMPLETE:
+                    if response_layout == INCOMPLETE:
                         return pos
                     mode = self._mode
             self._requests[api_key] += 1
@@ -555,7 +567,7 @@ class Session:
     def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of a connection that is new, has to leave, or has returned.
 
-        Returns: the position after the frame if it is handled; else _INCOMPLETE or _ORDINARY.
+        Returns: the position after the frame if it is handled; else INCOMPLETE or ORDINARY.
         """
         mode = self._mode
         if mode & _LEAVING:
@@ -567,12 +579,30 @@ class Session:
                 passes = self._passes_drain(data, pos, end)
                 if not passes:
                     self.is_refusing = passes is False
-                    return _INCOMPLETE
+                    return INCOMPLETE
         if mode & _FIRST_REQUEST:
-            return self._receive_first(data, pos, end)
+            after = self._receive_first(data, pos, end)
+            if after != ORDINARY or not mode & _ROUTING:
+                return after
         if mode & _REDIRECTING and not pos and not self.in_flight:
-            return self._redirect(data, end)
-        return _ORDINARY
+            after = self._redirect(data, end)
+            if after != ORDINARY:
+                return after
+        return self._route(data, pos, end) if mode & _ROUTING else ORDINARY
+
+    def _route(self, data: bytes, pos: int, end: int) -> int:
+        """Judge a frame that any broker may be meant by."""
+        router = self.router
+        assert router is not None
+        is_first = pos == (self.discard_bytes if self.local_replies else 0) and not self.in_flight
+        after = router.route(data, pos, end, is_first)
+        if router.reply:
+            self.local_replies.append(router.take_reply())
+            self.discard_bytes = after
+            self._counters.local_replies += 1
+        elif router.certainty == EXACT:
+            self._mode &= ~_ROUTING
+        return after
 
     def _receive_first(self, data: bytes, pos: int, end: int) -> int:
         """Learn the client id from the first request, and answer ApiVersions of an unknown version here.
@@ -581,12 +611,12 @@ class Session:
         If an earlier request went to the broker, the broker answers this one too: answers keep their order.
         """
         if end - pos < REQUEST_HEADER_BYTES:
-            return _INCOMPLETE
+            return INCOMPLETE
         size: int = read_i32_be(data, pos)
         after = pos + 4 + size
         if read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4:
             if after > end:
-                return _INCOMPLETE
+                return INCOMPLETE
             if keeps_coordinators(read_software_name(memoryview(data)[pos:after])):
                 self.rewriter.remember_coordinators()
             if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
@@ -599,30 +629,30 @@ class Session:
                 self._counters.local_replies += 1
                 return after
         if not 10 <= size <= self._max_request_bytes:
-            return _ORDINARY  # refused there, without waiting for the rest of an HTTP request
+            return ORDINARY  # refused there, without waiting for the rest of an HTTP request
         start = pos + REQUEST_HEADER_BYTES
         client_id_end = start + max(int(read_i16_be(data, pos + 12)), 0)
         if client_id_end > end and client_id_end <= after:
-            return _INCOMPLETE
+            return INCOMPLETE
         rewriter = self.rewriter
         rewriter.client_key = b"\0".join((rewriter.client_key, data[start:client_id_end]))
         self._mode &= ~_FIRST_REQUEST
-        return _ORDINARY
+        return ORDINARY
 
     def _redirect(self, data: bytes, end: int) -> int:
         """Answer a heartbeat in the coordinator's place, if the frame is one."""
         if end < REQUEST_HEADER_BYTES:
-            return _INCOMPLETE
+            return INCOMPLETE
         size, api, correlation_id, _ = read_request_header(data)
         if (
             api >> 16 not in HEARTBEATS
             or api not in RESPONSE_LAYOUTS
             or not 10 <= size <= HEADER_LIMIT_BYTES - 4
         ):
-            return _ORDINARY
+            return ORDINARY
         after = 4 + int(size)
         if after > end:
-            return _INCOMPLETE
+            return INCOMPLETE
         self.local_replies.append(build_not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
         self.discard_bytes = after
         self._counters.local_replies += 1
@@ -656,7 +686,7 @@ class Session:
         """Read more than the header of Produce or ApiVersions, and note heartbeats.
 
         Args:    frame: the request, as far as it has arrived.
-        Returns: the layout of the response; _INCOMPLETE; or _NO_RESPONSE.
+        Returns: the layout of the response; INCOMPLETE; or _NO_RESPONSE.
         """
         response_layout = -1 - response_layout
         if key in HEARTBEATS:
@@ -671,29 +701,10 @@ class Session:
                 return _NO_RESPONSE if acks == 0 else response_layout
             if size + 4 > HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key} of {size} bytes is above {HEADER_LIMIT_BYTES}")
-            return response_layout if complete else _INCOMPLETE
+            return response_layout if complete else INCOMPLETE
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"no acks in {HEADER_LIMIT_BYTES} bytes of Produce") from None
             if complete:
                 raise TruncatedFrame("client", f"request {key} of {size} bytes ends inside a field") from None
-            return _INCOMPLETE
-
-
-def _unlisted_response_layout(api_key: int, version: int) -> int:
-    """Return the layout of the response to a request that is not in the tables.
-
-    Raises: UnsupportedVersion: not ApiVersions, of which brokers refuse unknown versions in a known form.
-    """
-    if (api_key, version) == (SASL_HANDSHAKE, 0):
-        detail = "SaslHandshake v0 is not supported, because its tokens have no header; use v1"
-        raise UnsupportedVersion("client", detail)
-    if api_key != API_VERSIONS:
-        raise UnsupportedVersion("client", f"API key {api_key}, version {version} is not offered")
-    return UNKNOWN_API_VERSIONS
-
-
-def _size_error(size: int, limit: int) -> MalformedFrame | OversizeFrame:
-    if size > limit:
-        return OversizeFrame("client", f"request of {size} bytes is above {limit}")
-    return MalformedFrame("client", f"impossible request size of {size} bytes")
+            return INCOMPLETE

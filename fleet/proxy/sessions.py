@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.router import Router
 from fleet.proxy.session import Limits, Session
 from fleet.proxy.wire.counters import WireCounters
-
-if TYPE_CHECKING:
-    pass
 
 
 class SessionFactory:
@@ -37,7 +34,7 @@ class SessionFactory:
         self._observe_rewrite = observe_rewrite
         self._observe_answer = observe_answer
 
-    def make(self, client_host: str) -> Session:
+    def make(self, client_host: str, router: Router | None = None) -> Session:
         return Session(
             self._addresses,
             self._limits,
@@ -46,4 +43,5 @@ class SessionFactory:
             self._clock,
             self._observe_rewrite,
             self._observe_answer,
+            router,
         )

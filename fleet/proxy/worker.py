@@ -30,8 +30,10 @@ from fleet.proxy.dialer import Dialer
 from fleet.proxy.host import Host, State
 from fleet.proxy.limits import ConnectionLimiter
 from fleet.proxy.quota import Quota
+from fleet.proxy.routed_connection import RoutedConnection
 from fleet.proxy.session import Session
 from fleet.proxy.sessions import SessionFactory
+from fleet.proxy.shared_listeners import SharedListeners
 from fleet.proxy.sni import ServerNames
 from fleet.proxy.splice import create_pipe
 from fleet.proxy.tls_server import NamedClients, TlsServer
@@ -157,6 +159,8 @@ class Worker(Host):
         tls = broker_tls(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s, control = self._timing.upstream_connect_timeout_s, self.control_channel
+        shared = frozenset(each.name for each in self._member.listeners if each.is_shared)
+        self.shared = SharedListeners(shared, self._me.proxy_id, self.upstreams, context, timeout_s)
         self.dialer = Dialer(
             self.upstreams,
             context,
@@ -203,6 +207,7 @@ class Worker(Host):
             self.limiter.stop()
             await asyncio.wait([following])
             self.dialer.stop()
+            self.shared.lookups.stop()
 
     # ---- directories
 
@@ -213,6 +218,7 @@ class Worker(Host):
             directory = replace(directory, members={**directory.members, me: self._me})
         self._directory = directory
         self.upstreams.commit(directory.brokers)
+        self.shared.apply(directory)
         self.dialer.retry_unknown()
         now_s = self._loop.time()
         for source in self.sources.values():
@@ -315,8 +321,11 @@ class Worker(Host):
         """Report a broker with another address in a response than in the directory; control checks it."""
         self.control_channel.report_brokers([broker])
 
-    def _note_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
+    def _note_reachable(
+        self, reachable: Mapping[BrokerId, bool], api_versions: Mapping[BrokerId, str]
+    ) -> None:
         self.upstreams.note_reachable(reachable, time.monotonic())
+        self.shared.note_versions(api_versions)
 
     def snapshot(self) -> WorkerCounters:
         """Return the counters as they are now."""
@@ -354,7 +363,7 @@ class Worker(Host):
             for advertised in member.to_member(self._spec.settings).listeners
             if advertised.name == listener
         ]
-        if any(each.broker_host is not None for each in everywhere):
+        if listener not in self.shared and any(each.broker_host is not None for each in everywhere):
             names = ServerNames(everywhere, self._spec.settings.identities)
             named = NamedClients(context, names, partial(self.protocol_factory, listener))
             return serve(context=named.context, factory=named.protocol)
@@ -362,8 +371,6 @@ class Worker(Host):
 
     def protocol_factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
         key = BOOTSTRAP if broker_id is None else broker_id
-        source = self.sources[listener]
-
         traffic: Traffic | None = None
         make_session: Callable[[str], Session] | None = None
 
@@ -372,17 +379,29 @@ class Worker(Host):
             if traffic is None or make_session is None:
                 # Created with the first connection: most of many thousand ports may never have any.
                 traffic = self._counters.traffic(listener, key)
-                make_session = SessionFactory(
-                    source,
-                    self._limits,
-                    traffic.wire,
-                    time.perf_counter,
-                    self._counters.note_rewrite,
-                    traffic.answered,
-                ).make
+                make_session = self._session_factory(listener, traffic).make
             return ClientConnection(self, broker_id, traffic, listener, make_session)
 
+        return self._routed_factory(listener) if listener in self.shared else connection
+
+    def _routed_factory(self, listener: str) -> Callable[[], RoutedConnection]:
+        traffic = self._counters.traffic(listener, BOOTSTRAP)
+        sessions = self._session_factory(listener, traffic)
+
+        def connection() -> RoutedConnection:
+            return RoutedConnection(self, traffic, listener, sessions.make, self.shared.router(listener))
+
         return connection
+
+    def _session_factory(self, listener: str, traffic: Traffic) -> SessionFactory:
+        return SessionFactory(
+            self.sources[listener],
+            self._limits,
+            traffic.wire,
+            time.perf_counter,
+            self._counters.note_rewrite,
+            traffic.answered,
+        )
 
     def opened(self, connection: ClientConnection) -> None:
         connection.traffic.connections += 1
@@ -393,10 +412,32 @@ class Worker(Host):
         if self.is_draining:
             self._leaving_connections.add(connection)
             connection.drain(0.0)
-        elif key in self._moved_s and self._loop.time() < self._moved_s[key] + MOVE_AGAIN_WINDOW_S:
+        else:
+            self._check_returned(connection, key)
+
+    def _check_returned(self, connection: ClientConnection, key: BrokerId) -> None:
+        """Send a connection away again if its identity has just moved to another member."""
+        if key in self._moved_s and self._loop.time() < self._moved_s[key] + MOVE_AGAIN_WINDOW_S:
             if not self._owns(connection):
                 connection.mark_returned()
             self._loop.call_later(CLIENT_RETURN_S, self._move_again, connection)
+
+    def identify(self, connection: RoutedConnection, broker_id: BrokerId) -> None:
+        """Count a connection of a shared port as one of a broker."""
+        self._forget(connection)
+        connection.traffic.connections -= 1
+        connection.broker_id = broker_id
+        connection.traffic = traffic = self._counters.traffic(connection.listener, broker_id)
+        traffic.connections += 1
+        connection.session.count_into(traffic.wire, traffic.answered)
+        self.connections.setdefault(broker_id, set()).add(connection)
+        self._check_returned(connection, broker_id)
+
+    def look_up(self, connection: RoutedConnection) -> None:
+        self.shared.look_up(connection)
+
+    def redial(self, connection: RoutedConnection) -> None:
+        self.dialer.dial(connection)
 
     def client_returned(self, connection: ClientConnection) -> None:
         """Withhold Produce of a returning client that was just sent away, and that drops connections.
@@ -430,16 +471,20 @@ class Worker(Host):
         self.limiter.closed(connection)
         if connection.number:
             self._note_connection(connection, connection.end)
-        key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
-        served = self.connections[key]
-        served.discard(connection)
-        if not served:
-            del self.connections[key]
+        self._forget(connection)
         self.dialer.give_up(connection)
         self._withheld.discard(connection)
         self._leaving_connections.discard(connection)
         if not self._leaving_connections:
             self._all_left.set()
+
+    def _forget(self, connection: ClientConnection) -> None:
+        """Remove a connection from those of its broker."""
+        key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
+        served = self.connections[key]
+        served.discard(connection)
+        if not served:
+            del self.connections[key]
 
     def broker_closed(self, connection: ClientConnection) -> None:
         if connection.broker_id is not None:

@@ -196,9 +196,15 @@ class BrokersLostMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReachableMessage:
-    """The reachability of brokers, as determined by control; replaces the previous message."""
+    """The reachability of brokers, as determined by control; replaces the previous message.
+
+    Args:
+        api_versions: the last answer of each broker to ApiVersions v3 or above, as hexadecimal digits of the
+            bytes after the correlation id. Collected only if a listener needs them.
+    """
 
     reachable: Mapping[BrokerId, bool]
+    api_versions: Mapping[BrokerId, str] = field(default_factory=dict)
     kind: Literal["reachable"] = "reachable"
 
 

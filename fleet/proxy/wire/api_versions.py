@@ -23,6 +23,7 @@ SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 UNSUPPORTED_VERSION: Final = 35
 NAMES_SOFTWARE_FROM: Final = 3
+NAMES_NODE_FROM: Final = 5
 
 APIS_WITH_BROKER_MINIMUM: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
 """APIs whose lowest listed version stays the broker's, although the fleet refuses this version.
@@ -64,6 +65,28 @@ def read_software_name(frame: memoryview) -> bytes:
         return bytes(frame[pos : pos + max(length - 1, 0)])
     except (*OUT_OF_BYTES, MalformedFrame):  # the broker answers a malformed request
         return b""
+
+
+def read_node_id(frame: bytes) -> int | None:
+    """Return the broker id that an ApiVersions request names; None if it names none.
+
+    Args:   frame: a whole request of any version, from its size field on
+    Source: ApiVersionsRequest.json v5; KIP-1242
+    """
+    buf = memoryview(frame)
+    try:
+        (version,) = read_int16(buf, 6)
+        if version < NAMES_NODE_FROM:
+            return None
+        (client_id_bytes,) = read_int16(buf, 12)
+        pos = skip_tags(buf, 14 + max(int(client_id_bytes), 0), "client")
+        for _ in range(3):  # software name and version, cluster id
+            length, pos = read_varint(buf, pos, "client")
+            pos += max(length - 1, 0)
+        (node_id,) = read_int32(buf, pos)
+        return int(node_id) if node_id >= 0 else None
+    except (*OUT_OF_BYTES, MalformedFrame):  # the broker answers a malformed request
+        return None
 
 
 def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from fleet.core.errors import MalformedFrame, OversizeFrame, UnsupportedVersion
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Layout, Streamed
 from fleet.proxy.wire.api_versions import (
@@ -13,6 +14,7 @@ from fleet.proxy.wire.api_versions import (
     API_VERSIONS_V0,
     API_VERSIONS_V3,
     PRODUCE,
+    SASL_HANDSHAKE,
 )
 from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_RETRY_VERSION, with_retry_after_move
 from fleet.proxy.wire.fetch import FETCH, FETCH_RECOGNIZERS
@@ -89,3 +91,22 @@ _RECOGNIZERS: Final = {
 }
 RECOGNIZERS: Final[list[Recognizer | None]] = [_RECOGNIZERS.get(index) for index in range(len(LAYOUTS))]
 """Index into LAYOUTS → recognizer of many responses without an address."""
+
+
+def unlisted_response_layout(api_key: int, version: int) -> int:
+    """Return the layout of the response to a request that is not in the tables.
+
+    Raises: UnsupportedVersion: not ApiVersions, of which brokers refuse unknown versions in a known form.
+    """
+    if (api_key, version) == (SASL_HANDSHAKE, 0):
+        detail = "SaslHandshake v0 is not supported, because its tokens have no header; use v1"
+        raise UnsupportedVersion("client", detail)
+    if api_key != API_VERSIONS:
+        raise UnsupportedVersion("client", f"API key {api_key}, version {version} is not offered")
+    return UNKNOWN_API_VERSIONS
+
+
+def size_error(size: int, limit: int) -> MalformedFrame | OversizeFrame:
+    if size > limit:
+        return OversizeFrame("client", f"request of {size} bytes is above {limit}")
+    return MalformedFrame("client", f"impossible request size of {size} bytes")

@@ -1,0 +1,266 @@
+"""Asks the cluster which brokers keys belong to, for all connections of a worker.
+
+One connection to any broker serves all look-ups. While a batch is asked, later keys wait for the next batch,
+and a key that several clients wait for is asked once. The connection has no credentials: brokers that require
+SASL refuse it, and the keys stay unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from fleet.core.errors import MalformedFrame
+from fleet.core.model import Endpoint
+from fleet.proxy.brokers import Upstreams
+from fleet.proxy.routing_map import COORDINATOR_KINDS, NO_BROKER, RoutingMap
+from fleet.proxy.wire.coordinators import FIND_COORDINATOR
+from fleet.proxy.wire.lookups import (
+    COORDINATOR_BATCH,
+    FIRST_COORDINATOR,
+    FIRST_METADATA,
+    METADATA,
+    METADATA_BY_ID,
+    api_versions_request,
+    coordinator_request,
+    metadata_request,
+    read_coordinators,
+    read_ranges,
+    read_topics,
+)
+from fleet.proxy.wire.primitives import read_int32
+from fleet.proxy.wire.routes import TOPIC_ID, TOPIC_NAME
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver, connect
+from fleet.tls.brokers import DIAL_ERRORS, explain_dial
+
+log = logging.getLogger(__name__)
+
+Key = tuple[int, bytes]
+"""The kind of a key (GROUP, TRANSACTION, TOPIC_NAME or TOPIC_ID) and the key."""
+
+MAX_BATCH_KEYS: Final = 500
+MAX_ATTEMPTS: Final = 3
+"""How many brokers one batch is sent to, if the first ones do not answer."""
+MAX_RESPONSE_BYTES: Final = 64 << 20
+_LOOKUP_ERRORS: Final = (*DIAL_ERRORS, EOFError, MalformedFrame, TimeoutError, struct.error)
+
+
+class KeyLookups:
+    """The look-ups of one worker.
+
+    Args:
+        routing: gets the answers.
+        upstreams: the brokers to ask.
+        context: returns the TLS context for brokers; None for plaintext.
+        timeout_s: the time limit for connecting to a broker, and for its answers.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingMap,
+        upstreams: Upstreams,
+        context: Callable[[], ssl.SSLContext] | None,
+        timeout_s: float,
+    ) -> None:
+        self._routing = routing
+        self._upstreams = upstreams
+        self._context = context
+        self._timeout_s = timeout_s
+        self._waiting: dict[Key, list[Callable[[], None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._server: _Server | None = None
+        self._resolver = Resolver(NAME_CACHE_S)
+        self._complaint = ""
+        self.requests = 0
+        """Number of requests for keys that were sent to brokers."""
+
+    def ask(self, kind: int, key: bytes, on_answer: Callable[[], None]) -> None:
+        """Ask for the broker of a key. Calls ``on_answer`` once the map has an answer, or none came."""
+        self._waiting.setdefault((kind, key), []).append(on_answer)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._drop_server()
+
+    async def _serve(self) -> None:
+        """Ask batch after batch until no key is left."""
+        try:
+            while self._waiting:
+                batch = {key: self._waiting[key] for key in islice(self._waiting, MAX_BATCH_KEYS)}
+                await self._answer(tuple(batch))
+                for each in batch:
+                    for on_answer in self._waiting.pop(each):
+                        on_answer()
+        except Exception:
+            log.exception("looking up the brokers of keys failed")
+            self._drop_server()
+            waiting, self._waiting = self._waiting, {}
+            for kind, key in waiting:
+                self._routing.note_failure(kind, key, time.monotonic())
+            for together in waiting.values():
+                for on_answer in together:
+                    on_answer()
+        finally:
+            self._task = None
+
+    async def _answer(self, batch: tuple[Key, ...]) -> None:
+        """Ask one broker after the other about the keys of a batch, until one of them answers."""
+        why = "no broker can be reached"
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    if self._server is None:
+                        self._server = await self._connect()
+                    await self._ask_server(self._server, batch)
+            except _LOOKUP_ERRORS as error:
+                why = explain_dial(error) if isinstance(error, DIAL_ERRORS) else str(error) or "no answer"
+                self._drop_server()
+            else:
+                self._complaint = ""
+                return
+        if why != self._complaint:
+            log.warning("no broker says which brokers keys belong to: %s", why)
+            self._complaint = why
+        for kind, key in batch:
+            self._routing.note_failure(kind, key, time.monotonic())
+
+    async def _connect(self) -> _Server:
+        now_s = time.monotonic()
+        candidates = self._upstreams.candidates(now_s)
+        if not candidates:
+            raise EOFError("no broker is known")
+        return await _Server.connect(
+            candidates[0].endpoint,
+            None if self._context is None else self._context(),
+            self._resolver,
+            self._timeout_s,
+        )
+
+    def _drop_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _ask_server(self, server: _Server, batch: tuple[Key, ...]) -> None:
+        names = [key for kind, key in batch if kind == TOPIC_NAME]
+        topic_ids = [key for kind, key in batch if kind == TOPIC_ID]
+        version = server.metadata_version
+        if version < METADATA_BY_ID:
+            topic_ids = []
+        if names or topic_ids:
+            self.requests += 1
+            await self._ask_topics(server, names, topic_ids)
+        for kind in COORDINATOR_KINDS:
+            keys = [key for of_kind, key in batch if of_kind == kind]
+            await self._ask_coordinators(server, kind, keys)
+
+    async def _ask_topics(self, server: _Server, names: list[bytes], topic_ids: list[bytes]) -> None:
+        version = server.metadata_version
+        (frame,) = await server.ask([metadata_request(version, server.next_id(), names, topic_ids)])
+        now_s, missing = time.monotonic(), {*names, *topic_ids}
+        for topic in read_topics(frame, version):
+            keys = [each for each in (topic.name, topic.topic_id) if each]
+            if keys:
+                self._routing.learn_topic(keys, topic.leaders, topic.replicas, now_s)
+                missing.difference_update(keys)
+        for key in missing:
+            self._routing.learn_topic((key,), (), (), now_s)
+
+    async def _ask_coordinators(self, server: _Server, kind: int, keys: list[bytes]) -> None:
+        version = server.coordinator_version
+        size = len(keys) if version >= COORDINATOR_BATCH else 1
+        batches = [keys[first : first + size] for first in range(0, len(keys), max(size, 1))]
+        self.requests += len(batches)
+        frames = await server.ask(
+            [coordinator_request(version, server.next_id(), kind, each) for each in batches]
+        )
+        now_s = time.monotonic()
+        for together, frame in zip(batches, frames, strict=True):
+            found = read_coordinators(frame, version, together)
+            for key in together:
+                self._routing.learn_coordinator(kind, key, found.get(key, NO_BROKER), now_s)
+
+
+class _Server:
+    """The connection to one broker, and the versions of requests that the broker knows."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._last_id = 0
+        self.metadata_version = self.coordinator_version = 0
+
+    @classmethod
+    async def connect(
+        cls, endpoint: Endpoint, tls: ssl.SSLContext | None, resolver: Resolver, timeout_s: float
+    ) -> _Server:
+        """Connect, and ask for the broker's versions.
+
+        Raises: the errors of connecting; EOFError, MalformedFrame: the broker gives no usable answer
+        """
+        sock = await connect(await resolver.find(endpoint, timeout_s))
+        try:
+            name = None if tls is None else endpoint.tls_name
+            reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name)
+        except BaseException:
+            sock.close()
+            raise
+        server = cls(reader, writer)
+        try:
+            (frame,) = await server.ask([api_versions_request(server.next_id())])
+            ranges = read_ranges(frame)
+            server.metadata_version = _newest(ranges, METADATA, (METADATA_BY_ID, FIRST_METADATA))
+            server.coordinator_version = _newest(
+                ranges, FIND_COORDINATOR, (COORDINATOR_BATCH, FIRST_COORDINATOR)
+            )
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def next_id(self) -> int:
+        """The correlation id of the next request."""
+        self._last_id += 1
+        return self._last_id
+
+    async def ask(self, requests: list[bytes]) -> list[bytes]:
+        """Send requests, and receive their responses, without size fields.
+
+        Raises: EOFError: the broker closed; MalformedFrame: the bytes are not the responses
+        """
+        self._writer.write(b"".join(requests))
+        responses = []
+        for request in requests:
+            (size,) = read_int32(await self._reader.readexactly(4))
+            if not 4 <= size <= MAX_RESPONSE_BYTES:
+                raise MalformedFrame("broker", f"impossible response size of {size} bytes")
+            response = await self._reader.readexactly(size)
+            if response[:4] != request[8:12]:
+                raise MalformedFrame("broker", "the response has the id of another request")
+            responses.append(response)
+        return responses
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+def _newest(ranges: dict[int, tuple[int, int]], api_key: int, versions: Iterable[int]) -> int:
+    """Return the first of some versions that a broker has.
+
+    Raises: MalformedFrame: the broker has none of them
+    """
+    low, high = ranges.get(api_key, (0, -1))
+    for version in versions:
+        if low <= version <= high:
+            return version
+    wanted = " or ".join(map(str, versions))
+    raise MalformedFrame("broker", f"API key {api_key} has versions {low} to {high}, but not {wanted}")

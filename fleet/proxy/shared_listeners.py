@@ -1,0 +1,118 @@
+"""What all connections of shared ports know of the cluster: brokers of keys, versions and identities."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+
+from fleet.core.errors import MalformedFrame
+from fleet.core.model import AdvertisedListener, BrokerId, Directory, Endpoint, Member, ProxyId
+from fleet.proxy.brokers import Upstreams
+from fleet.proxy.lookups import KeyLookups
+from fleet.proxy.routed_connection import RoutedConnection
+from fleet.proxy.router import Cluster, Router
+from fleet.proxy.routing_map import RoutingMap
+from fleet.proxy.wire.common_versions import Versions, build_answer, intersect, read_versions
+from fleet.proxy.wire.routing_keys import RoutingKey
+
+
+class SharedListeners(Cluster):
+    """The shared state of all routed connections of a worker.
+
+    Args:
+        listeners: the names of the shared listeners.
+        me: this member.
+        upstreams: the brokers.
+        context: returns the TLS context for brokers; None for plaintext.
+        timeout_s: the time limit for one look-up.
+    """
+
+    def __init__(
+        self,
+        listeners: frozenset[str],
+        me: ProxyId,
+        upstreams: Upstreams,
+        context: Callable[[], ssl.SSLContext] | None,
+        timeout_s: float,
+    ) -> None:
+        self.routing = RoutingMap()
+        self.lookups = KeyLookups(self.routing, upstreams, context, timeout_s)
+        self._listeners = listeners
+        self._me = me
+        self._upstreams = upstreams
+        self._key = RoutingKey()
+        self._only_identity: dict[str, BrokerId | None] = {}
+        self._versions: dict[BrokerId, Versions] = {}
+        self._common: Versions | None = None
+
+    def __contains__(self, listener: str) -> bool:
+        return listener in self._listeners
+
+    def apply(self, directory: Directory) -> None:
+        """Take a new directory."""
+        self._common = None
+        for listener in self._listeners:
+            self._only_identity[listener] = only_identity(directory, listener, self._me)
+
+    def note_versions(self, api_versions: Mapping[BrokerId, str]) -> None:
+        """Take the answers of brokers to ApiVersions, in hexadecimal digits."""
+        self._common = None
+        self._versions = {}
+        for broker_id, digits in api_versions.items():
+            try:
+                self._versions[broker_id] = read_versions(bytes.fromhex(digits))
+            except (MalformedFrame, ValueError):
+                continue  # clients of this broker get the answer of a broker, not of all together
+
+    def router(self, listener: str) -> Router:
+        """Return the router of a new connection."""
+        return Router(self, self._key, self._only_identity.get(listener))
+
+    def look_up(self, connection: RoutedConnection) -> None:
+        router = connection.router
+        self.lookups.ask(router.kind, router.key, connection.looked_up)
+
+    # ---- for routers
+
+    def is_known(self, broker_id: BrokerId) -> bool:
+        return self._upstreams.broker(broker_id) is not None
+
+    def is_up(self, broker_id: BrokerId) -> bool:
+        return self._upstreams.up.get(broker_id, True)
+
+    def answer_api_versions(self, version: int, correlation_id: int) -> bytes | None:
+        if self._common is None:
+            reached = [broker_id for broker_id, up in self._upstreams.up.items() if up]
+            if not reached or any(each not in self._versions for each in reached):
+                return None
+            self._common = intersect([self._versions[each] for each in reached])
+        return build_answer(self._common, version, correlation_id)
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+
+def only_identity(directory: Directory, listener: str, me: ProxyId) -> BrokerId | None:
+    """Return the identity that all clients of a listener of this member mean; None if there may be several.
+
+    There are several if the member is advertised for several identities, or for none, or if another member
+    has the same address, such as that of a load balancer.
+    """
+    mine = _advertised(directory.members.get(me), listener)
+    if mine is None:
+        return None
+    others = (_advertised(each, listener) for proxy_id, each in directory.members.items() if proxy_id != me)
+    if any(each is not None and _address(each) == _address(mine) for each in others):
+        return None
+    owned = [broker_id for broker_id, owners in directory.advertised.items() if me in owners]
+    return owned[0] if len(owned) == 1 else None
+
+
+def _advertised(member: Member | None, listener: str) -> AdvertisedListener | None:
+    listeners = () if member is None else member.listeners
+    return next((each for each in listeners if each.name == listener), None)
+
+
+def _address(listener: AdvertisedListener) -> Endpoint:
+    return Endpoint(listener.broker_host or listener.host, listener.bootstrap_port)
