@@ -132,6 +132,7 @@ FEATURES: Final = MappingProxyType(
         "client certificate": "which the fleet asks for",
         "SNI": "one port, the server name says which broker",
         "IP addresses": "one port, the IP address says which broker",
+        "shared port": "one port, requests say which broker",
         "SASL PLAIN": "between client and broker",
         "SASL SCRAM": "between client and broker",
         "SASL OAUTHBEARER": "between client and broker",

@@ -146,9 +146,7 @@ def check_topics_deleted(kafka: KafkaCluster) -> None:
 
 
 def game_day_topics(kafka: KafkaCluster) -> list[str]:
-    listed = (
-        AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics
-    )
+    listed = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics
     return [topic for topic in listed if topic.startswith("fleet-chaos-")]
 
 

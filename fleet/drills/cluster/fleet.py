@@ -32,7 +32,7 @@ from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, PRIVATE_FOLDER, Settings, bootstrap_endpoints, identity_owners
 from fleet.config.file import load
 from fleet.core.errors import AdminError, DemoError
-from fleet.core.model import Addressing, BrokerId, Endpoint, IdentitySpace, ProxyId
+from fleet.core.model import BROKER_ID, Addressing, BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, signal_trees, spawn_module, tail
 from fleet.drills.workload.waiting import pauses_s
@@ -57,7 +57,8 @@ class LocalFleet:
         proxies: number of members.
         identities: the broker ids that get a port.
         host: address that the members bind and advertise.
-        addressing: ``identity_ports``, or ``addresses`` for one loopback address of each member and identity.
+        addressing: ``identity_ports``, or one loopback address for each member and identity: ``addresses``
+            or ``shared``.
         workers: number of worker processes of each member.
         racks: whether members have the racks a, b, c, a, …, as the brokers of `KafkaCluster` do.
         timing: values that differ from the defaults of `fleet.config.Timing`.
@@ -412,6 +413,9 @@ def _listener(addressing: Addressing, bind: Endpoint, first_port: int, index: in
     """The section of a listener of one member."""
     if addressing == "addresses":
         return {"bind": str(bind), "addressing": addressing, "first_address": f"127.88.{index + 1}.1"}
+    if addressing == "shared":  # a host of its own for each identity, which needs no name server
+        own = {"bind": f"0.0.0.0:{bind.port}", "advertise": str(bind)}
+        return {**own, "addressing": addressing, "broker_host": f"127.88.{index + 1}.{BROKER_ID}"}
     return {"bind": str(bind), "first_port": first_port}
 
 
