@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.config import UpstreamSettings
-from fleet.core.model import Endpoint
+from fleet.core.model import Addressing, Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.broker_credentials import KafkaAccess
@@ -71,11 +71,14 @@ everywhere."""
 def pytest_addoption(parser: pytest.Parser) -> None:
     sizes = [each.value for each in Size]
     parser.addoption("--size", choices=sizes, help="run the tests that `make SIZE` runs")
+    kinds = get_args(Addressing)
+    parser.addoption("--addressing", choices=kinds, default=kinds[0], help="of the listeners of most fleets")
     parser.addoption("--end-by", type=float, metavar="UNIX_S", help="leave out what would not end by then")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     register, size = config.pluginmanager.register, config.getoption("size")
+    _OPTIONS["addressing"] = config.getoption("addressing")
     register(Notes())
     register(Sizes(Size(size or Size.TEST_ALL)))
     use_profile(quick=size == Size.TEST)
@@ -129,6 +132,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         yield cluster
 
 
+_OPTIONS: dict[str, Any] = {}
+"""The options of all fleets that `fleets` makes, unless the test has others."""
 IMPATIENT: Final = MappingProxyType({"rest_after_move_s": 1.0})
 """Tests wait until a fleet is whole again. Most of them have no client that needs time to settle."""
 
@@ -140,6 +145,7 @@ def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
 
         def make(proxies: int = 3, *, name: str = "fleet", **options: Any) -> LocalFleet:
             timing = {**IMPATIENT, **options.pop("timing", {})}
+            options = {**_OPTIONS, **options}
             fleet = LocalFleet(folder / name, kafka.endpoints, proxies, timing=timing, **options)
             _FOLDERS.append(fleet.logs)
             made.callback(_FOLDERS.remove, fleet.logs)

@@ -88,12 +88,15 @@ def work(bootstrap: Sequence[str], topic: str, group: str, _: str) -> None:
     ledger, stopping, flushed = Ledger(), threading.Event(), threading.Event()
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     consumer = KafkaConsumer(
-        topic,
         bootstrap_servers=bootstrap,
         group_id=group,
         auto_offset_reset="earliest",
         auto_commit_interval_ms=500,
     )
+    # A member that assigns partitions before it has the topic's metadata assigns none, and does not always
+    # notice the metadata that arrives meanwhile. On a loaded machine such a group received nothing.
+    await_true(lambda: bool(consumer.partitions_for_topic(topic)), f"{topic} has no partitions")
+    consumer.subscribe([topic])
 
     def consume() -> None:
         while not (flushed.is_set() and ledger.acknowledged <= ledger.received):
