@@ -35,6 +35,7 @@ CLIENT_ID: Final = "fleet-routing"
 KEY_TYPES: Final = {GROUP: 0, TRANSACTION: 1}
 """Kind of route → KeyType of FindCoordinator."""
 FIRST_METADATA: Final = 9
+METADATA_WITHOUT_CLUSTER_RIGHTS: Final = 11
 METADATA_BY_ID: Final = 12
 FIRST_COORDINATOR: Final = 3
 COORDINATOR_BATCH: Final = 4
@@ -220,6 +221,9 @@ def _topics(body: _Body, version: int) -> Iterator[TopicAnswer]:
             tuple(found[each][0] for each in indexes),
             tuple(found[each][1] for each in indexes),
         )
+    if version < METADATA_WITHOUT_CLUSTER_RIGHTS:
+        body.skip(4)
+    body.tags()
 
 
 def read_coordinators(frame: bytes, version: int, keys: Sequence[bytes]) -> dict[bytes, BrokerId]:
