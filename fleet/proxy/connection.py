@@ -197,12 +197,6 @@ class ClientConnection(asyncio.Protocol):
         """The client's address; ``?`` if the system did not report one."""
         return f"{self._address[0]}:{self._address[1]}"
 
-    @property
-    def describe_peers(self) -> str:
-        """The addresses of the client and of the broker, as far as they are known."""
-        broker = None if self.broker is None else self.broker.transport.get_extra_info("peername")
-        return self.peer if broker is None else f"{self.peer} to {broker[0]}:{broker[1]}"
-
     # ---- called by the event loop
 
     def connection_made(self, transport: Any) -> None:  # a Transport, although uvloop's is no instance of it
@@ -438,14 +432,6 @@ class ClientConnection(asyncio.Protocol):
         if self.session.in_flight:
             return None, 0
         return "idle_timeout_s", self._progress_count
-
-    def enable_broker_keep_alive(self, before_s: float) -> None:
-        """Enable TCP keep-alive to the broker, if it was dialed before a time (monotonic).
-
-        Not earlier: after a takeover thousands connect at once, and all of them request Metadata.
-        """
-        if self.broker is not None and self.since_s <= before_s:
-            self.broker.enable_keep_alive()
 
     def hold_for_quota(self, quota: Quota) -> None:
         """Pause reading from the client until ``release_for_quota``; requests in flight are answered."""

@@ -152,7 +152,9 @@ class ConnectionLimiter:
             self._has_new_clients = self._has_new_clients or (
                 limit == "first_request_timeout_s" and not progress
             )
-            connection.enable_broker_keep_alive(settled_s)
+            # Not earlier: after a takeover thousands connect at once, and all of them request Metadata.
+            if connection.broker is not None and connection.since_s <= settled_s:
+                connection.broker.enable_keep_alive()
             late = connection.timeout.check(limit, progress, self._timeout_policy, now_s)
             if late is not None:
                 connection.refuse(late)

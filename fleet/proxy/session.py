@@ -18,26 +18,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i16_be, read_i32_be
 
-from fleet.core.errors import (
-    MalformedFrame,
-    OversizeFrame,
-    TruncatedFrame,
-    UnknownResponse,
-)
+from fleet.core.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.frame_limits import Limits
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.router import EXACT, Router
 from fleet.proxy.streaming_patch import Write
-from fleet.proxy.wire.api_versions import (
-    API_VERSIONS,
-    PRODUCE,
-    build_error_reply,
-    read_software_name,
-)
+from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, build_error_reply, read_software_name
 from fleet.proxy.wire.coordinators import keeps_coordinators
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.fetch import NO_TAGS_BYTES
@@ -101,16 +92,6 @@ _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
 _EMPTY_QUEUE: Final[deque[int]] = deque()
 """Empty; shared by all connections that never had two requests in flight: a queue takes 600 bytes."""
-
-
-class Limits(Protocol):
-    """The part of ``fleet.config.settings.Limits`` that a session needs."""
-
-    @property
-    def max_request_bytes(self) -> int: ...
-
-    @property
-    def max_patched_response_bytes(self) -> int: ...
 
 
 class Session:

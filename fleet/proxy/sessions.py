@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.frame_limits import Limits
 from fleet.proxy.router import Router
-from fleet.proxy.session import Limits, Session
+from fleet.proxy.session import Session
 from fleet.proxy.wire.counters import WireCounters
 
 

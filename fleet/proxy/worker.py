@@ -491,7 +491,7 @@ class Worker(Host):
             self.control_channel.report_lost_broker(connection.broker_id)
 
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
-        self._counters.refused(error, connection.describe_peers, time.monotonic())
+        self._counters.refused(error, describe_peers(connection), time.monotonic())
         if self.traffic_log is not None and not self.sampling.reads:
             self.sampling.schedule_next()  # this read was due for sampling: choose the next one
 
@@ -622,6 +622,12 @@ class Worker(Host):
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
                     await self._all_left.wait()
+
+
+def describe_peers(connection: ClientConnection) -> str:
+    """The addresses of the client and of the broker, as far as they are known."""
+    broker = None if connection.broker is None else connection.broker.transport.get_extra_info("peername")
+    return connection.peer if broker is None else f"{connection.peer} to {broker[0]}:{broker[1]}"
 
 
 def wall_ms() -> int:

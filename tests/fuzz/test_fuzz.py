@@ -83,7 +83,7 @@ def test_fuzz_finds_an_unexpected_exception(corpus: list[bytes], monkeypatch: py
     def fail(*_: object) -> None:
         raise KeyError
 
-    monkeypatch.setattr(Rewriter, "_rewritten", fail)
+    monkeypatch.setattr(Rewriter, "_count_rewritten", fail)
     assert failures(corpus)["KeyError"] >= WITH_ADDRESSES - {"DescribeConfigs"}
 
 

@@ -282,13 +282,15 @@ async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:
         early.send(BrokersLostMessage((2, 1)))
         await until(lambda: control_stub.lost == [(2, 1)])
         for _ in range(2):
-            control_stub.workers.publish_reachable({1: True, 2: False})
-        control_stub.workers.publish_reachable({1: True, 2: True})
+            control_stub.workers.publish_reachable({1: True, 2: False}, {})
+        control_stub.workers.publish_reachable({1: True, 2: True}, {2: b"\x00\x01"})
         late = await control_stub.connect(Hello(2, 102))
         for each in (early, other):
             assert await received(each) == ReachableMessage({1: True, 2: False})
-            assert await received(each) == ReachableMessage({1: True, 2: True}), "only a change is sent"
-        assert await received(late) == ReachableMessage({1: True, 2: True})
+            assert await received(each) == ReachableMessage({1: True, 2: True}, {2: "0001"}), (
+                "only a change is sent"
+            )
+        assert await received(late) == ReachableMessage({1: True, 2: True}, {2: "0001"})
 
 
 async def test_invalid_message_closes_only_its_channel(caplog: pytest.LogCaptureFixture) -> None:
