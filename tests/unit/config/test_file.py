@@ -364,7 +364,7 @@ def test_brokers_may_have_names_instead_of_ports() -> None:
             'bind: "127.0.0.1:9100": must be a host name: clients send no SNI for an IP address',
         ),
         ({"advertise": "10.0.0.1:9092"}, 'advertise: "10.0.0.1:9092": must be a host name'),
-        ({"addressing": "shared"}, 'addressing: "shared": is not an allowed value'),
+        ({"addressing": "none"}, 'addressing: "none": is not an allowed value'),
     ],
 )
 def test_broker_host_mistake_is_reported(changes: dict[str, object], expected: str | None) -> None:
@@ -478,6 +478,71 @@ def test_ranges_of_addresses_may_touch() -> None:
     parse(data)
     data["members"]["p3"]["listeners"]["external"]["first_address"] = "10.0.2.43"
     assert "overlaps the range of identity addresses" in mistakes(data)[0]
+
+
+def by_request(**changes: object) -> dict[str, Any]:
+    """Three members with one port for all brokers; `...` removes a field of p1's listener."""
+    data = tree()
+    for number, (proxy_id, member) in enumerate(data["members"].items(), 1):
+        member["listeners"]["external"] = {
+            "bind": f"10.0.{number}.1:9092",
+            "advertise": f"{proxy_id}.kafka.example:9092",
+            "addressing": "shared",
+            "broker_host": "b{broker_id}.{proxy_id}.kafka.example",
+        }
+    own = data["members"]["p1"]["listeners"]["external"]
+    own.update({name: value for name, value in changes.items() if value is not ...})
+    for name in (name for name, value in changes.items() if value is ...):
+        del own[name]
+    return data
+
+
+def test_brokers_may_share_a_port_without_tls() -> None:
+    settings = parse(by_request())
+    member = settings.member("p2").to_member(settings)
+    assert member.endpoint("external", 1) == Endpoint("b1.p2.kafka.example", 9092)
+    listener = settings.member("p1").listeners[0]
+    assert (listener.is_shared, listener.same_host) == (True, False)
+    assert list(listener.bound(settings.identities)) == []
+    assert advice(settings) == ()
+
+
+def test_brokers_with_the_same_host_are_warned_of() -> None:
+    data = by_request()
+    for member in data["members"].values():
+        del member["listeners"]["external"]["broker_host"]
+    settings = parse(data)
+    member = settings.member("p2").to_member(settings)
+    assert member.endpoint("external", 1) == Endpoint("p2.kafka.example", 9092)
+    (sentence,) = advice(settings)
+    assert sentence.startswith("listeners.external: all brokers have the same host name, so kafkajs and libr")
+    assert "add `broker_host: broker-{broker_id}.{proxy_id}.kafka.example`" in sentence
+
+
+def test_members_behind_one_address_may_advertise_the_same_names() -> None:
+    data = by_request()
+    for member in data["members"].values():
+        member["listeners"]["external"] |= {
+            "advertise": "kafka.example:9092",
+            "broker_host": "b{broker_id}.kafka.example",
+        }
+    assert advice(parse(data)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"first_port": 9101},
+            "first_port: 9101: is not used with `addressing: shared`: all identities share",
+        ),
+        ({"first_address": "10.0.1.2"}, 'first_address: "10.0.1.2": requires `addressing: addresses`'),
+        ({"broker_host": "kafka.example"}, "must be a host name that contains {broker_id} once"),
+        ({"bind": ...}, "external.bind: is required"),
+    ],
+)
+def test_mistake_in_a_shared_listener_is_reported(changes: dict[str, object], expected: str) -> None:
+    assert expected in only_mistake(by_request(**changes))
 
 
 def test_admin_certificates_default_to_those_of_links() -> None:

@@ -70,8 +70,11 @@ class Cluster:
         resolver: Resolver,
         *,
         serves_anonymous_clients: bool,
+        on_versions: Callable[[bytes], None] | None,
     ) -> str | None:
         self.probed.append(endpoint)
+        if on_versions is not None:
+            on_versions(b"%d" % endpoint.port)
         self.serves_anonymous_clients = serves_anonymous_clients
         self.timeouts.add(("probe", timeout_s))
         return None if endpoint in self.up else self.why
@@ -389,6 +392,17 @@ def of_one_member(listener: ListenerSettings) -> Settings:
 EXTERNAL = ListenerSettings("external", "0.0.0.0", 9092, 9100, "proxy-1.example", 9292, 9300)
 
 
+async def test_versions_are_collected_for_shared_listeners_only(cluster: Cluster) -> None:
+    cluster.listed, cluster.up = (B1, B2), {at(B1), at(B2)}
+    for listener in (EXTERNAL, replace(EXTERNAL, is_shared=True, broker_host="b{broker_id}.example")):
+        changes = Changes()
+        watch = BrokerWatch(of_one_member(listener), changes, "p1")
+        async with running(watch):
+            await until(lambda watch=watch: watch.reachable == {1: True, 2: True})  # type: ignore[misc]
+            expected = {each.broker_id: b"%d" % each.port for each in (B1, B2)} if listener.is_shared else {}
+            assert watch.api_versions == expected
+
+
 @pytest.mark.parametrize(
     ("host", "port"),
     [
@@ -479,11 +493,17 @@ async def test_probes_of_a_dead_broker_back_off_until_it_answers(
         resolver: Resolver,
         *,
         serves_anonymous_clients: bool,
+        on_versions: Callable[[bytes], None] | None,
     ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
         watch.on_brokers_lost([1])  # further losses do not hasten the next probe
         return await cluster.probe_broker(
-            endpoint, timeout_s, tls, resolver, serves_anonymous_clients=serves_anonymous_clients
+            endpoint,
+            timeout_s,
+            tls,
+            resolver,
+            serves_anonymous_clients=serves_anonymous_clients,
+            on_versions=on_versions,
         )
 
     monkeypatch.setattr(broker_watch, "probe_broker", probe_broker)
