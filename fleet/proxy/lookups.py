@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import struct
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from fleet.core.errors import MalformedFrame
-from fleet.core.model import Endpoint
+from fleet.proxy.broker_stream import STREAM_ERRORS, BrokerStream
 from fleet.proxy.brokers import Upstreams
 from fleet.proxy.routing_map import COORDINATOR_KINDS, NO_BROKER, RoutingMap
 from fleet.proxy.wire.coordinators import FIND_COORDINATOR
@@ -34,9 +34,8 @@ from fleet.proxy.wire.lookups import (
     read_ranges,
     read_topics,
 )
-from fleet.proxy.wire.primitives import read_int32
 from fleet.proxy.wire.routes import TOPIC_ID, TOPIC_NAME
-from fleet.runtime.outbound import NAME_CACHE_S, Resolver, connect
+from fleet.runtime.outbound import NAME_CACHE_S, Resolver
 from fleet.tls.brokers import DIAL_ERRORS, explain_dial
 
 log = logging.getLogger(__name__)
@@ -47,8 +46,6 @@ Key = tuple[int, bytes]
 MAX_BATCH_KEYS: Final = 500
 MAX_ATTEMPTS: Final = 3
 """How many brokers one batch is sent to, if the first ones do not answer."""
-MAX_RESPONSE_BYTES: Final = 64 << 20
-_LOOKUP_ERRORS: Final = (*DIAL_ERRORS, EOFError, MalformedFrame, TimeoutError, struct.error)
 
 
 class KeyLookups:
@@ -121,7 +118,7 @@ class KeyLookups:
                     if self._server is None:
                         self._server = await self._connect()
                     await self._ask_server(self._server, batch)
-            except _LOOKUP_ERRORS as error:
+            except STREAM_ERRORS as error:
                 why = explain_dial(error) if isinstance(error, DIAL_ERRORS) else str(error) or "no answer"
                 self._drop_server()
             else:
@@ -134,20 +131,28 @@ class KeyLookups:
             self._routing.note_failure(kind, key, time.monotonic())
 
     async def _connect(self) -> _Server:
-        now_s = time.monotonic()
-        candidates = self._upstreams.candidates(now_s)
+        """Connect to the best broker, and ask for its versions.
+
+        Raises: STREAM_ERRORS: no broker is known, or it gives no usable answer
+        """
+        candidates = self._upstreams.candidates(time.monotonic())
         if not candidates:
             raise EOFError("no broker is known")
-        return await _Server.connect(
-            candidates[0].endpoint,
-            None if self._context is None else self._context(),
-            self._resolver,
-            self._timeout_s,
-        )
+        tls = None if self._context is None else self._context()
+        stream = await BrokerStream.connect(candidates[0].endpoint, tls, self._resolver, self._timeout_s)
+        try:
+            (frame,) = await stream.ask([api_versions_request(0)])
+            ranges = read_ranges(frame)
+            metadata_version = _newest(ranges, METADATA, (METADATA_BY_ID, FIRST_METADATA))
+            coordinator_version = _newest(ranges, FIND_COORDINATOR, (COORDINATOR_BATCH, FIRST_COORDINATOR))
+        except BaseException:
+            stream.close()
+            raise
+        return _Server(stream, metadata_version, coordinator_version)
 
     def _drop_server(self) -> None:
         if self._server is not None:
-            self._server.close()
+            self._server.stream.close()
             self._server = None
 
     async def _ask_server(self, server: _Server, batch: tuple[Key, ...]) -> None:
@@ -165,7 +170,7 @@ class KeyLookups:
 
     async def _ask_topics(self, server: _Server, names: list[bytes], topic_ids: list[bytes]) -> None:
         version = server.metadata_version
-        (frame,) = await server.ask([metadata_request(version, server.next_id(), names, topic_ids)])
+        (frame,) = await server.stream.ask([metadata_request(version, server.next_id(), names, topic_ids)])
         now_s, missing = time.monotonic(), {*names, *topic_ids}
         for topic in read_topics(frame, version):
             keys = [each for each in (topic.name, topic.topic_id) if each]
@@ -180,7 +185,7 @@ class KeyLookups:
         size = len(keys) if version >= COORDINATOR_BATCH else 1
         batches = [keys[first : first + size] for first in range(0, len(keys), max(size, 1))]
         self.requests += len(batches)
-        frames = await server.ask(
+        frames = await server.stream.ask(
             [coordinator_request(version, server.next_id(), kind, each) for each in batches]
         )
         now_s = time.monotonic()
@@ -190,67 +195,19 @@ class KeyLookups:
                 self._routing.learn_coordinator(kind, key, found.get(key, NO_BROKER), now_s)
 
 
+@dataclass(slots=True)
 class _Server:
-    """The connection to one broker, and the versions of requests that the broker knows."""
+    """The broker that is asked, and the versions of requests that it knows."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._last_id = 0
-        self.metadata_version = self.coordinator_version = 0
-
-    @classmethod
-    async def connect(
-        cls, endpoint: Endpoint, tls: ssl.SSLContext | None, resolver: Resolver, timeout_s: float
-    ) -> _Server:
-        """Connect, and ask for the broker's versions.
-
-        Raises: the errors of connecting; EOFError, MalformedFrame: the broker gives no usable answer
-        """
-        sock = await connect(await resolver.find(endpoint, timeout_s))
-        try:
-            name = None if tls is None else endpoint.tls_name
-            reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name)
-        except BaseException:
-            sock.close()
-            raise
-        server = cls(reader, writer)
-        try:
-            (frame,) = await server.ask([api_versions_request(server.next_id())])
-            ranges = read_ranges(frame)
-            server.metadata_version = _newest(ranges, METADATA, (METADATA_BY_ID, FIRST_METADATA))
-            server.coordinator_version = _newest(
-                ranges, FIND_COORDINATOR, (COORDINATOR_BATCH, FIRST_COORDINATOR)
-            )
-        except BaseException:
-            server.close()
-            raise
-        return server
+    stream: BrokerStream
+    metadata_version: int
+    coordinator_version: int
+    last_id: int = 0
 
     def next_id(self) -> int:
         """The correlation id of the next request."""
-        self._last_id += 1
-        return self._last_id
-
-    async def ask(self, requests: list[bytes]) -> list[bytes]:
-        """Send requests, and receive their responses, without size fields.
-
-        Raises: EOFError: the broker closed; MalformedFrame: the bytes are not the responses
-        """
-        self._writer.write(b"".join(requests))
-        responses = []
-        for request in requests:
-            (size,) = read_int32(await self._reader.readexactly(4))
-            if not 4 <= size <= MAX_RESPONSE_BYTES:
-                raise MalformedFrame("broker", f"impossible response size of {size} bytes")
-            response = await self._reader.readexactly(size)
-            if response[:4] != request[8:12]:
-                raise MalformedFrame("broker", "the response has the id of another request")
-            responses.append(response)
-        return responses
-
-    def close(self) -> None:
-        self._writer.transport.abort()
+        self.last_id += 1
+        return self.last_id
 
 
 def _newest(ranges: dict[int, tuple[int, int]], api_key: int, versions: Iterable[int]) -> int:

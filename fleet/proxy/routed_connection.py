@@ -15,7 +15,7 @@ from fleet.core.errors import OversizeFrame, WireError
 from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.host import Host, State
-from fleet.proxy.router import ANY, LOOK_UP, NOTHING, SWITCH, Router
+from fleet.proxy.router import ANY, GATHER, LOOK_UP, NOTHING, SWITCH, Router
 from fleet.proxy.wire.primitives import read_int32
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class RoutingHost(Host, Protocol):
 
     def look_up(self, connection: RoutedConnection) -> None:
         """Ask the cluster for the key of the connection's router, and call `RoutedConnection.looked_up`."""
+
+    def gather(self, connection: RoutedConnection) -> None:
+        """Ask all brokers, and call `RoutedConnection.gathered`."""
 
     def identify(self, connection: RoutedConnection, broker_id: BrokerId) -> None:
         """Count the connection as one of a broker; sets its ``broker_id`` and ``traffic``."""
@@ -113,6 +116,15 @@ class RoutedConnection(ClientConnection):
             self.router.answered()
             self._go_on()
 
+    def gathered(self, answer: bytes) -> None:
+        """Give the client the answer of all brokers; empty if they gave none."""
+        if self._is_waiting and self.router.wait == GATHER:
+            if not answer:
+                self.broker_unreachable()
+                return
+            self.router.gathered(answer)
+            self._go_on()
+
     def attend(self, written_bytes: int = 0) -> None:
         super().attend(written_bytes)
         self._advance_route()
@@ -134,12 +146,14 @@ class RoutedConnection(ClientConnection):
         self.hold(_ROUTE_IS_AWAITED)
         if self.router.wait == LOOK_UP:
             self._routing_host.look_up(self)
+        elif self.router.wait == GATHER:
+            self._routing_host.gather(self)
         else:
             self._advance_route()
 
     def _advance_route(self) -> None:
         """Switch to another broker, or present the waiting frame, if nothing is in flight."""
-        if not self._is_waiting or self.router.wait == LOOK_UP or not self._is_open:
+        if not self._is_waiting or self.router.wait in (LOOK_UP, GATHER) or not self._is_open:
             return
         if self.state is State.DIALING or self.session.in_flight:
             return

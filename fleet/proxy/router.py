@@ -25,10 +25,11 @@ from fleet.proxy.routing_map import UNKNOWN, RoutingMap
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import read_node_id
 from fleet.proxy.wire.fetch import FETCH
+from fleet.proxy.wire.merging import LIST_GROUPS, LIST_TRANSACTIONS
 from fleet.proxy.wire.produce import REQUEST_HEADER_BYTES
 from fleet.proxy.wire.rejections import has_sessions, reject_log_dirs, reject_session
 from fleet.proxy.wire.requests import VERSIONS_PER_API
-from fleet.proxy.wire.routes import API_VERSIONS_ROUTE, CONFIG, GROUP, ONE_BROKER, SASL
+from fleet.proxy.wire.routes import ALL_BROKERS, API_VERSIONS_ROUTE, CONFIG, GROUP, ONE_BROKER, SASL
 from fleet.proxy.wire.routing_keys import KEY_FOUND, KEY_INCOMPLETE, ROUTE_TABLE, RoutingKey
 from fleet.proxy.wire.verdicts import INCOMPLETE, ORDINARY
 
@@ -60,6 +61,8 @@ SWITCH: Final = 2
 """Wait until nothing is in flight, and connect to `Router.wanted`."""
 QUIET: Final = 3
 """Wait until nothing is in flight."""
+GATHER: Final = 4
+"""Send `Router.request` to all brokers, and call `Router.gathered` with the answer."""
 
 MAX_HEADER_BYTES: Final = 36 * 1024
 """The part of a request in which its key must be."""
@@ -103,6 +106,7 @@ class Router:
         "_checked_partition",
         "_checked_version",
         "_cluster",
+        "_gathered",
         "_has_asked",
         "_reader",
         "certainty",
@@ -111,6 +115,7 @@ class Router:
         "key",
         "kind",
         "reply",
+        "request",
         "routing",
         "upstream",
         "wait",
@@ -132,6 +137,9 @@ class Router:
         """The key to look up."""
         self.reply = b""
         self.greeting = b""
+        self.request = b""
+        """The request that all brokers have to answer."""
+        self._gathered = b""
         self._has_asked = False
         """Whether the cluster was asked for the key of the waiting frame."""
         self._checked_key = b""
@@ -171,7 +179,7 @@ class Router:
                 return INCOMPLETE
             if self.certainty == NOT_KNOWN and has_sessions(api_key, version):
                 return self._reply_locally(data, pos, end, is_first)
-        elif kind == ONE_BROKER and self.certainty == NOT_KNOWN:
+        elif kind in (ONE_BROKER, ALL_BROKERS) and self.certainty == NOT_KNOWN:
             return self._reply_locally(data, pos, end, is_first)
         elif kind == API_VERSIONS_ROUTE:
             return self._route_api_versions(data, pos, end, version)
@@ -191,6 +199,10 @@ class Router:
     def answered(self) -> None:
         """Note that the cluster was asked for ``key``."""
         self._has_asked = True
+
+    def gathered(self, answer: bytes) -> None:
+        """Note the answer of all brokers to the waiting frame."""
+        self._gathered = answer
 
     def switched(self) -> None:
         """Note that ``wanted`` gets the requests from now on."""
@@ -290,7 +302,7 @@ class Router:
         return after
 
     def _reply_locally(self, data: bytes, pos: i64, end: i64, is_first: bool) -> int:
-        """Reject a request of a connection whose broker is not known, once all earlier ones are answered."""
+        """Answer a request of a connection whose broker is not known, once all earlier ones are answered."""
         if not is_first:
             self.wait = QUIET
             return INCOMPLETE
@@ -305,7 +317,13 @@ class Router:
             )
         if after > end:
             return INCOMPLETE
-        if has_sessions(api_key, version):
+        if api_key in (LIST_GROUPS, LIST_TRANSACTIONS):
+            if not self._gathered:
+                self.request = data[pos:after]
+                self.wait = GATHER
+                return INCOMPLETE
+            self.reply, self._gathered = self._gathered, b""
+        elif has_sessions(api_key, version):
             self.reply = reject_session(api_key, version, correlation_id)
         else:
             self.reply = reject_log_dirs(api_key, version, correlation_id, data[pos:after])

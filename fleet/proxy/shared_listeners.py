@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from fleet.core.errors import MalformedFrame
 from fleet.core.model import AdvertisedListener, BrokerId, Directory, Endpoint, Member, ProxyId
 from fleet.proxy.brokers import Upstreams
+from fleet.proxy.gatherings import Gatherings
 from fleet.proxy.lookups import KeyLookups
 from fleet.proxy.routed_connection import RoutedConnection
 from fleet.proxy.router import Cluster, Router
@@ -38,6 +39,7 @@ class SharedListeners(Cluster):
     ) -> None:
         self.routing = RoutingMap()
         self.lookups = KeyLookups(self.routing, upstreams, context, timeout_s)
+        self._gatherings = Gatherings(upstreams, context, timeout_s)
         self._listeners = listeners
         self._me = me
         self._upstreams = upstreams
@@ -72,6 +74,13 @@ class SharedListeners(Cluster):
     def look_up(self, connection: RoutedConnection) -> None:
         router = connection.router
         self.lookups.ask(router.kind, router.key, connection.looked_up)
+
+    def gather(self, connection: RoutedConnection) -> None:
+        self._gatherings.ask(connection.router.request, connection.gathered)
+
+    def stop(self) -> None:
+        self.lookups.stop()
+        self._gatherings.stop()
 
     # ---- for routers
 

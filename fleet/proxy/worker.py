@@ -207,7 +207,7 @@ class Worker(Host):
             self.limiter.stop()
             await asyncio.wait([following])
             self.dialer.stop()
-            self.shared.lookups.stop()
+            self.shared.stop()
 
     # ---- directories
 
@@ -435,6 +435,9 @@ class Worker(Host):
 
     def look_up(self, connection: RoutedConnection) -> None:
         self.shared.look_up(connection)
+
+    def gather(self, connection: RoutedConnection) -> None:
+        self.shared.gather(connection)
 
     def redial(self, connection: RoutedConnection) -> None:
         self.dialer.dial(connection)

@@ -28,6 +28,7 @@ from fleet.proxy.wire.lookups import (
     read_ranges,
     read_topics,
 )
+from fleet.proxy.wire.merging import LIST_GROUPS, LIST_TRANSACTIONS, merge
 from fleet.proxy.wire.rejections import (
     ALTER_REPLICA_LOG_DIRS,
     DESCRIBE_LOG_DIRS,
@@ -237,6 +238,28 @@ def test_broker_id_in_a_request_for_versions(node_id: int) -> None:
             assert read_node_id(frame) == (node_id if version >= 5 and node_id >= 0 else None)
             if version >= 5:
                 assert all(read_node_id(frame[:end]) is None for end in range(14, len(frame) - 5))
+
+
+# ---- the lists of all brokers
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [*((LIST_GROUPS, each) for each in range(6)), *((LIST_TRANSACTIONS, each) for each in range(3))],
+)
+@quick
+@given(some=st.lists(seeds, min_size=1, max_size=4), error_at=st.none() | st.integers(0, 3))
+def test_lists_are_joined(key: int, version: int, some: list[int], error_at: int | None) -> None:
+    name = "Groups" if key == LIST_GROUPS else "TransactionStates"
+    form = response_form(MESSAGES[key], version)
+    each = [Maker(random.Random(seed), {1: Endpoint("kafka", 9092)}).message(form) for seed in some]
+    if error_at is not None and error_at < len(each):
+        each[error_at]["ErrorCode"] = 15
+    joined = decode_response(merge(key, version, [response(key, version, one) for one in each]), key, version)
+    failed = [one for one in each if one["ErrorCode"]]
+    assert joined == (
+        failed[0] if failed else {**each[0], name: [item for one in each for item in one[name]]}
+    )
 
 
 # ---- rejections

@@ -159,6 +159,11 @@ class _Body:
     def tags(self) -> None:
         self._pos = skip_tags(self._buf, self._pos)
 
+    def check_end(self) -> None:
+        """Raises: IndexError: the last field ends behind the end of the response."""
+        if self._pos > len(self._buf):
+            raise IndexError(self._pos)
+
 
 def read_ranges(frame: bytes) -> dict[int, tuple[int, int]]:
     """Read an ApiVersions v0 response, without its size field.
@@ -224,6 +229,7 @@ def _topics(body: _Body, version: int) -> Iterator[TopicAnswer]:
     if version < METADATA_WITHOUT_CLUSTER_RIGHTS:
         body.skip(4)
     body.tags()
+    body.check_end()
 
 
 def read_coordinators(frame: bytes, version: int, keys: Sequence[bytes]) -> dict[bytes, BrokerId]:

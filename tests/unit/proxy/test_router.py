@@ -13,6 +13,7 @@ from fleet.proxy.router import (
     ANY,
     ASSUMED,
     EXACT,
+    GATHER,
     INFERRED,
     LOOK_UP,
     NOT_KNOWN,
@@ -24,6 +25,7 @@ from fleet.proxy.router import (
 from fleet.proxy.routing_map import NO_BROKER, RoutingMap
 from fleet.proxy.wire.api_versions import API_VERSIONS
 from fleet.proxy.wire.common_versions import Versions, build_answer
+from fleet.proxy.wire.merging import LIST_GROUPS
 from fleet.proxy.wire.routes import GROUP, TOPIC_NAME
 from fleet.proxy.wire.routing_keys import RoutingKey
 from fleet.proxy.wire.verdicts import INCOMPLETE, ORDINARY
@@ -323,6 +325,21 @@ def test_log_dirs_are_rejected_until_the_broker_is_known(cluster: FakeCluster) -
     tested, frame = router(cluster), request(DESCRIBE_LOG_DIRS, 1, 1, struct.pack(">i", -1))
     assert tested.route(frame, 0, len(frame), True) == len(frame)
     assert struct.unpack(">iiiihhi", tested.take_reply()) == (20, 1, 0, 1, 42, 0, 0)
+    cluster.leads(3)
+    passes(tested, produce())
+    assert passes(tested, frame) == 3
+
+
+def test_groups_are_listed_by_all_brokers_until_the_broker_is_known(cluster: FakeCluster) -> None:
+    tested, frame = router(cluster), request(LIST_GROUPS, 0, 1)
+    assert tested.route(frame, 0, len(frame), False) == INCOMPLETE
+    assert tested.wait == QUIET
+    assert waits(tested, frame) == GATHER
+    assert tested.request == frame
+    tested.gathered(b"answer")
+    assert tested.route(frame, 0, len(frame), True) == len(frame)
+    assert tested.take_reply() == b"answer"
+    assert waits(tested, frame) == GATHER, "each request is sent again"
     cluster.leads(3)
     passes(tested, produce())
     assert passes(tested, frame) == 3
