@@ -15,7 +15,7 @@ from fleet.core.errors import OversizeFrame, WireError
 from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.host import Host, State
-from fleet.proxy.router import ANY, GATHER, LOOK_UP, NOTHING, SWITCH, Router
+from fleet.proxy.router import ANY, GATHER, LOOK_UP, NOTHING, REPLACE, SWITCH, Router
 from fleet.proxy.wire.primitives import read_int32
 
 if TYPE_CHECKING:
@@ -148,6 +148,10 @@ class RoutedConnection(ClientConnection):
             self._routing_host.look_up(self)
         elif self.router.wait == GATHER:
             self._routing_host.gather(self)
+        elif self.router.wait == REPLACE:
+            (size,) = read_int32(self.unconsumed)
+            self.unconsumed = self.router.replacement + self.unconsumed[4 + size :]
+            self._go_on()
         else:
             self._advance_route()
 
@@ -202,9 +206,9 @@ class RoutedConnection(ClientConnection):
         super()._dial_for(data)
 
     def _keep(self, unconsumed: bytes) -> None:
-        if self.router.wait == NOTHING:
+        if self.router.wait == NOTHING and not self.router.whole_bytes:
             super()._keep(unconsumed)
-        else:  # a whole read, at most: nothing more is read until the frame passes
+        else:  # a read and a long Fetch, at most: nothing more is read until the frame passes
             self.unconsumed = unconsumed
 
     def _set_alert(self) -> None:

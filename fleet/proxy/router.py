@@ -27,6 +27,7 @@ from fleet.proxy.wire.api_versions import read_node_id
 from fleet.proxy.wire.fetch import FETCH
 from fleet.proxy.wire.merging import LIST_GROUPS, LIST_TRANSACTIONS
 from fleet.proxy.wire.produce import REQUEST_HEADER_BYTES
+from fleet.proxy.wire.racks import FIRST_WITH_RACK, blank_rack, has_no_rack
 from fleet.proxy.wire.rejections import has_sessions, reject_log_dirs, reject_session
 from fleet.proxy.wire.requests import VERSIONS_PER_API
 from fleet.proxy.wire.routes import ALL_BROKERS, API_VERSIONS_ROUTE, CONFIG, GROUP, ONE_BROKER, SASL
@@ -61,6 +62,8 @@ SWITCH: Final = 2
 """Wait until nothing is in flight, and connect to `Router.wanted`."""
 QUIET: Final = 3
 """Wait until nothing is in flight."""
+REPLACE: Final = 5
+"""Present the frame again as `Router.replacement`."""
 GATHER: Final = 4
 """Send `Router.request` to all brokers, and call `Router.gathered` with the answer."""
 
@@ -68,6 +71,8 @@ MAX_HEADER_BYTES: Final = 36 * 1024
 """The part of a request in which its key must be."""
 MAX_LOCAL_REQUEST_BYTES: Final = 36 * 1024
 """The longest request that is answered here."""
+MAX_FETCH_BYTES: Final = 1024 * 1024
+"""The longest Fetch that must be seen whole: one of 30,000 partitions."""
 MAX_API_VERSIONS_BYTES: Final = 4 * 1024
 
 
@@ -114,12 +119,14 @@ class Router:
         "identity",
         "key",
         "kind",
+        "replacement",
         "reply",
         "request",
         "routing",
         "upstream",
         "wait",
         "wanted",
+        "whole_bytes",
     )
 
     def __init__(self, cluster: Cluster, reader: RoutingKey, assumed: BrokerId | None) -> None:
@@ -140,6 +147,9 @@ class Router:
         self.request = b""
         """The request that all brokers have to answer."""
         self._gathered = b""
+        self.replacement = b""
+        self.whole_bytes: i64 = 0
+        """The length of the frame in front, if all of it is needed."""
         self._has_asked = False
         """Whether the cluster was asked for the key of the waiting frame."""
         self._checked_key = b""
@@ -158,6 +168,7 @@ class Router:
         Raises: WireError: the frame cannot be routed; close the connection
         """
         self.wait = NOTHING
+        self.whole_bytes = 0
         if end - pos < REQUEST_HEADER_BYTES:
             return INCOMPLETE
         api_key: int = read_i16_be(data, pos + 4)
@@ -172,7 +183,10 @@ class Router:
         if kind >= GROUP:
             found = self._reader.read(route, data, pos, end, version >= APIS[api_key].first_flexible)
             if found == KEY_FOUND:
-                return self._route_key(route, data, api_key)
+                verdict = self._route_key(route, data, api_key)
+                if api_key == FETCH and self.certainty == INFERRED and verdict == ORDINARY:
+                    return self._blank_rack(data, pos, end, version)
+                return verdict
             if found == KEY_INCOMPLETE:
                 if end - pos >= MAX_HEADER_BYTES:
                     raise OversizeFrame("client", f"no key in {MAX_HEADER_BYTES} bytes of request {api_key}")
@@ -246,6 +260,33 @@ class Router:
             self._checked_partition = reader.partition
             self._checked_version = self.routing.version
         return self._send_to(self.identity)
+
+    def _blank_rack(self, data: bytes, pos: i64, end: i64, version: int) -> int:
+        """Pass a Fetch without its rack, so that the leader answers with records.
+
+        With a rack the leader may name a follower. The client's connection for the follower would infer the
+        leader from the same key, and the leader would name the follower again, for ever.
+        """
+        size: int = read_i32_be(data, pos)
+        after: i64 = pos + 4 + size
+        if version < FIRST_WITH_RACK:
+            return ORDINARY
+        if after <= end and after >= pos + REQUEST_HEADER_BYTES:
+            last_two_bytes: int = read_i16_be(data, after - 2)
+            if has_no_rack(last_two_bytes, version):
+                return ORDINARY
+        if size > MAX_FETCH_BYTES:
+            raise OversizeFrame(
+                "client", f"Fetch of {size} bytes, perhaps with a rack, is above {MAX_FETCH_BYTES}"
+            )
+        if after > end:
+            self.whole_bytes = after - pos
+            return INCOMPLETE
+        self.replacement = blank_rack(data[pos:after], version)
+        if len(self.replacement) == after - pos:
+            return ORDINARY  # tagged fields, and no rack
+        self.wait = REPLACE
+        return INCOMPLETE
 
     def _contradicts(self, broker_id: BrokerId, api_key: int, key: bytes) -> bool:
         """Whether the map has another broker for a key than the connection's."""

@@ -29,6 +29,7 @@ from fleet.proxy.wire.lookups import (
     read_topics,
 )
 from fleet.proxy.wire.merging import LIST_GROUPS, LIST_TRANSACTIONS, merge
+from fleet.proxy.wire.racks import FIRST_WITH_RACK, blank_rack, has_no_rack
 from fleet.proxy.wire.rejections import (
     ALTER_REPLICA_LOG_DIRS,
     DESCRIBE_LOG_DIRS,
@@ -43,7 +44,7 @@ from fleet.proxy.wire.rejections import (
 )
 from fleet.proxy.wire.routes import GROUP, TRANSACTION
 from tests.conformance.exchange import request_form, request_frame, response_form, response_frame
-from tests.conformance.messages import Maker, Reader, Values, encode
+from tests.conformance.messages import UNKNOWN, Maker, Reader, Values, encode
 from tests.conformance.scripted import definitions
 from tests.examples import examples
 
@@ -238,6 +239,28 @@ def test_broker_id_in_a_request_for_versions(node_id: int) -> None:
             assert read_node_id(frame) == (node_id if version >= 5 and node_id >= 0 else None)
             if version >= 5:
                 assert all(read_node_id(frame[:end]) is None for end in range(14, len(frame) - 5))
+
+
+# ---- the rack of a Fetch
+
+
+@pytest.mark.parametrize("version", range(FIRST_WITH_RACK, APIS[FETCH].max_version + 1))
+@quick
+@given(seed=seeds, rack=st.sampled_from(("", "a", "rack" * 50)), cut=st.integers(0, 2**32))
+def test_rack_is_taken_out_of_a_fetch(version: int, seed: int, rack: str, cut: int) -> None:
+    message, rng = MESSAGES[FETCH], random.Random(seed)
+    form = request_form(message, version)
+    values = {**Maker(rng, {1: Endpoint("kafka", 9092)}, unknown=0.2).message(form), "RackId": rack}
+    unknown = {125: b"tagged"} if form.flexible and seed % 2 else {}
+    frame, expected = (
+        request_frame(message, version, 1, encode(form, {**values, "RackId": each}), unknown)
+        for each in (rack, "")
+    )
+    assert blank_rack(frame, version) == expected
+    if not (UNKNOWN in values or any(item.name in values for item in form.tagged)):
+        assert has_no_rack(int.from_bytes(frame[-2:], "big", signed=True), version) is (not rack)
+        with pytest.raises((TruncatedFrame, MalformedFrame)):
+            blank_rack(frame[: 14 + cut % (len(frame) - 16 - len(rack))], version)
 
 
 # ---- the lists of all brokers

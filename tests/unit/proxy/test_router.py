@@ -19,6 +19,7 @@ from fleet.proxy.router import (
     NOT_KNOWN,
     NOTHING,
     QUIET,
+    REPLACE,
     SWITCH,
     Router,
 )
@@ -104,6 +105,13 @@ def fetch(topic: bytes | None = b"t") -> bytes:
         else struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 0)
     )
     return request(FETCH, 7, 1, struct.pack(">iiiibii", -1, 500, 1, 1, 0, 7, 3) + topics)
+
+
+def fetch_of_rack(rack: bytes) -> bytes:
+    """Fetch v11. Source: FetchRequest.json"""
+    topics = struct.pack(">i", 1) + text(b"t") + struct.pack(">iiiqqi", 1, 0, 0, 0, 0, 1)
+    head = struct.pack(">iiiibii", -1, 500, 1, 1, 0, 0, 0)
+    return request(FETCH, 11, 1, head + topics + struct.pack(">i", 0) + text(rack))
 
 
 def heartbeat(group: bytes = b"g") -> bytes:
@@ -319,6 +327,20 @@ def test_fetch_of_an_unknown_session_is_answered_here(cluster: FakeCluster) -> N
     cluster.leads(3)
     assert passes(tested, fetch()) == 3
     assert passes(tested, fetch(None)) == 3
+
+
+def test_rack_of_a_fetch_is_blanked_where_the_broker_is_inferred(cluster: FakeCluster) -> None:
+    cluster.leads(3)
+    tested = router(cluster)
+    frame, blank = fetch_of_rack(b"a"), fetch_of_rack(b"")
+    assert passes(tested, blank) == 3
+    for end in range(len(frame) - 20, len(frame)):
+        assert tested.route(frame[:end], 0, end, True) == INCOMPLETE
+        assert (tested.wait, tested.whole_bytes) == (NOTHING, len(frame))
+    assert waits(tested, frame) == REPLACE
+    assert tested.replacement == blank
+    exact = router(cluster, assumed=3)
+    assert passes(exact, frame) == 3, "the client means the only broker of the member"
 
 
 def test_log_dirs_are_rejected_until_the_broker_is_known(cluster: FakeCluster) -> None:
