@@ -113,6 +113,7 @@ class Router:
         "_cluster",
         "_gathered",
         "_has_asked",
+        "_has_credentials",
         "_reader",
         "certainty",
         "greeting",
@@ -150,6 +151,8 @@ class Router:
         self.replacement = b""
         self.whole_bytes: i64 = 0
         """The length of the frame in front, if all of it is needed."""
+        self._has_credentials = False
+        """Whether the client has authenticated to ``upstream``; other brokers do not know it."""
         self._has_asked = False
         """Whether the cluster was asked for the key of the waiting frame."""
         self._checked_key = b""
@@ -197,7 +200,10 @@ class Router:
             return self._reply_locally(data, pos, end, is_first)
         elif kind == API_VERSIONS_ROUTE:
             return self._route_api_versions(data, pos, end, version)
-        elif kind == SASL and self.certainty == NOT_KNOWN:
+        elif kind == SASL:
+            if self.certainty != NOT_KNOWN:
+                self._has_credentials = True
+                return self._send_to(self.identity)
             raise UnidentifiedBroker(
                 "client",
                 "the client authenticates before it has shown which broker it means; use a client that sends "
@@ -314,6 +320,12 @@ class Router:
             self.upstream = broker_id
         if self.upstream == broker_id:
             return ORDINARY
+        if self._has_credentials:
+            raise UnidentifiedBroker(
+                "client",
+                f"the client has authenticated to broker {self.upstream}, and its request is for broker "
+                f"{broker_id}; use a client that sends ApiVersions v5 (KIP-1242), or a listener of another kind",
+            )
         self.wanted = broker_id
         self.wait = SWITCH
         return INCOMPLETE

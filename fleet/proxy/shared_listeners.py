@@ -45,21 +45,30 @@ class SharedListeners(Cluster):
         self._upstreams = upstreams
         self._key = RoutingKey()
         self._only_identity: dict[str, BrokerId | None] = {}
+        self._common: set[str] = set()
         self._versions: dict[BrokerId, Versions] = {}
-        self._common: Versions | None = None
+        self._common_versions: Versions | None = None
 
     def __contains__(self, listener: str) -> bool:
         return listener in self._listeners
 
     def apply(self, directory: Directory) -> None:
         """Take a new directory."""
-        self._common = None
+        self._common_versions = None
         for listener in self._listeners:
             self._only_identity[listener] = only_identity(directory, listener, self._me)
+            if has_common_address(directory, listener, self._me):
+                self._common.add(listener)
+            else:
+                self._common.discard(listener)
+
+    def is_common(self, listener: str) -> bool:
+        """Whether another member advertises the same address, so that ownership means nothing to clients."""
+        return listener in self._common
 
     def note_versions(self, api_versions: Mapping[BrokerId, str]) -> None:
         """Take the answers of brokers to ApiVersions, in hexadecimal digits."""
-        self._common = None
+        self._common_versions = None
         self._versions = {}
         for broker_id, digits in api_versions.items():
             try:
@@ -91,12 +100,12 @@ class SharedListeners(Cluster):
         return self._upstreams.up.get(broker_id, True)
 
     def answer_api_versions(self, version: int, correlation_id: int) -> bytes | None:
-        if self._common is None:
+        if self._common_versions is None:
             reached = [broker_id for broker_id, up in self._upstreams.up.items() if up]
             if not reached or any(each not in self._versions for each in reached):
                 return None
-            self._common = intersect([self._versions[each] for each in reached])
-        return build_answer(self._common, version, correlation_id)
+            self._common_versions = intersect([self._versions[each] for each in reached])
+        return build_answer(self._common_versions, version, correlation_id)
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -108,14 +117,17 @@ def only_identity(directory: Directory, listener: str, me: ProxyId) -> BrokerId 
     There are several if the member is advertised for several identities, or for none, or if another member
     has the same address, such as that of a load balancer.
     """
-    mine = _advertised(directory.members.get(me), listener)
-    if mine is None:
-        return None
-    others = (_advertised(each, listener) for proxy_id, each in directory.members.items() if proxy_id != me)
-    if any(each is not None and _address(each) == _address(mine) for each in others):
+    if has_common_address(directory, listener, me):
         return None
     owned = [broker_id for broker_id, owners in directory.advertised.items() if me in owners]
     return owned[0] if len(owned) == 1 else None
+
+
+def has_common_address(directory: Directory, listener: str, me: ProxyId) -> bool:
+    """Whether another member advertises the address of a listener of this member, as behind a balancer."""
+    mine = _advertised(directory.members.get(me), listener)
+    others = (_advertised(each, listener) for proxy_id, each in directory.members.items() if proxy_id != me)
+    return mine is not None and any(each is not None and _address(each) == _address(mine) for each in others)
 
 
 def _advertised(member: Member | None, listener: str) -> AdvertisedListener | None:

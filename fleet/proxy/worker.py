@@ -315,7 +315,9 @@ class Worker(Host):
 
     def _owns(self, connection: ClientConnection) -> bool:
         broker_id = connection.broker_id
-        return broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ())
+        if broker_id is None or self.shared.is_common(connection.listener):
+            return True
+        return self._me.proxy_id in self._directory.advertised.get(broker_id, ())
 
     def _report_broker(self, broker: Broker) -> None:
         """Report a broker with another address in a response than in the directory; control checks it."""

@@ -371,4 +371,13 @@ def test_credentials_need_a_known_broker(cluster: FakeCluster) -> None:
     frame = request(SASL_HANDSHAKE, 1, 1, text(b"PLAIN"))
     with pytest.raises(UnidentifiedBroker, match="use a client that sends ApiVersions v5"):
         router(cluster).route(frame, 0, len(frame), True)
-    assert passes(router(cluster, assumed=2), frame) == 2
+    tested = router(cluster, assumed=2)
+    assert passes(tested, frame) == 2
+    cluster.leads(2)
+    assert passes(tested, produce()) == 2
+    cluster.leads(3, b"other")
+    other = produce(b"other")
+    with pytest.raises(
+        UnidentifiedBroker, match="authenticated to broker 2, and its request is for broker 3"
+    ):
+        tested.route(other, 0, len(other), True)
