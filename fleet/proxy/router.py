@@ -324,7 +324,7 @@ class Router:
             raise UnidentifiedBroker(
                 "client",
                 f"the client has authenticated to broker {self.upstream}, and its request is for broker "
-                f"{broker_id}; use a client that sends ApiVersions v5 (KIP-1242), or a listener of another kind",
+                f"{broker_id}; use a client that names its broker (KIP-1242), or a listener of another kind",
             )
         self.wanted = broker_id
         self.wait = SWITCH
