@@ -23,7 +23,7 @@ from fleet.core.errors import OversizeFrame, UnidentifiedBroker
 from fleet.core.model import BrokerId
 from fleet.proxy.routing_map import UNKNOWN, RoutingMap
 from fleet.proxy.wire._tables import APIS
-from fleet.proxy.wire.api_versions import read_node_id
+from fleet.proxy.wire.api_versions import read_expectation
 from fleet.proxy.wire.fetch import FETCH
 from fleet.proxy.wire.merging import LIST_GROUPS, LIST_TRANSACTIONS
 from fleet.proxy.wire.produce import REQUEST_HEADER_BYTES
@@ -339,13 +339,15 @@ class Router:
         if after > end:
             return INCOMPLETE
         frame = data[pos:after]
-        node_id = read_node_id(frame)
-        if node_id is not None and self._cluster.is_known(node_id):
+        is_expecting, node_id = read_expectation(frame)
+        if node_id >= 0 and self._cluster.is_known(node_id):
             self.identity = node_id
             self.certainty = EXACT
             return self._send_to(node_id)
         if self.certainty == ASSUMED and self._cluster.is_up(self.identity):
             return self._send_to(self.identity)
+        if is_expecting:  # a broker says whether the client has to look for its cluster again
+            return self._pass_to_any()
         correlation_id: int = read_i32_be(data, pos + 8)
         answer = self._cluster.answer_api_versions(version, correlation_id)
         if answer is None:

@@ -239,6 +239,7 @@ class Conformance:
         ports: the endpoint of each broker id for the fleet's clients; None for a bootstrap port.
         advertised: the endpoints that clients must receive.
         unknown: the probability that a struct, or a header, has unknown tagged fields.
+        is_shared: whether all brokers have one port, so that each connection first names its broker.
     """
 
     def __init__(
@@ -248,8 +249,11 @@ class Conformance:
         advertised: Mapping[BrokerId, Endpoint],
         seed: int,
         unknown: float = 0.0,
+        *,
+        is_shared: bool = False,
     ) -> None:
         self._brokers = brokers
+        self._is_shared = is_shared
         self._ports = ports
         self._advertised = advertised
         self._rng = random.Random(seed)
@@ -269,7 +273,7 @@ class Conformance:
             for version in range(versions.low, versions.high + 1):
                 for number in range(times):
                     broker_id = list(self._ports)[number % len(self._ports)]
-                    self._exchange(message, version, self._ports[broker_id], outcome)
+                    self._exchange(message, version, broker_id, outcome)
                 outcome.tried.add((message.api_key, version))
             say(f"{message.name}: versions {versions.low} to {versions.high}")
         return outcome
@@ -299,7 +303,15 @@ class Conformance:
             for key, version in self._brokers.unprepared
         )
 
-    def _exchange(self, message: Message, version: int, endpoint: Endpoint, outcome: Outcome) -> None:
+    def _name_broker(self, client: socket.socket, broker_id: BrokerId) -> None:
+        """Send ApiVersions v5 with the id of a broker."""
+        message = self._brokers.messages[API_VERSIONS]
+        form = request_form(message, 5)
+        values = {**empty_message(form), "ClusterId": CLUSTER_ID, "NodeId": broker_id}
+        client.sendall(request_frame(message, 5, 0, encode(form, values), client_id=b"named"))
+        read_frame(client)
+
+    def _exchange(self, message: Message, version: int, broker_id: BrokerId | None, outcome: Outcome) -> None:
         self._correlation_id += 1
         number = self._correlation_id
         request_values = self.maker.message(request_form(message, version))
@@ -317,7 +329,9 @@ class Conformance:
         self._brokers.exchange[number] = exchange
         name = f"{message.name} v{version}"
         try:
-            with socket.create_connection(_address(endpoint), SOCKET_TIMEOUT_S) as client:
+            with socket.create_connection(_address(self._ports[broker_id]), SOCKET_TIMEOUT_S) as client:
+                if self._is_shared:
+                    self._name_broker(client, broker_id or min(self._advertised))
                 client.sendall(request)
                 received = read_frame(client)
         except (OSError, EOFError) as error:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.core.model import BrokerId, Endpoint, IdentitySpace
+from fleet.core.model import Addressing, BrokerId, Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.ports import free_ports
 from tests.conformance.exchange import Brokers, Conformance
@@ -30,11 +30,12 @@ class ScriptedSetup:
     brokers: Brokers
     bootstrap: Endpoint
     advertised: Mapping[BrokerId, Endpoint]
+    is_shared: bool = False
 
     def through_fleet(self, unknown: float = 0.0) -> Conformance:
         """Args: unknown: see ``Conformance``."""
         ports: dict[BrokerId | None, Endpoint] = {None: self.bootstrap} | dict(self.advertised)
-        return Conformance(self.brokers, ports, self.advertised, SEED, unknown)
+        return Conformance(self.brokers, ports, self.advertised, SEED, unknown, is_shared=self.is_shared)
 
     def direct_to_brokers(self) -> Conformance:
         """Bypass the fleet, to show that the checks find leaks."""
@@ -43,13 +44,19 @@ class ScriptedSetup:
 
 
 @contextmanager
-def scripted_setup(folder: Path, messages: list[Message]) -> Iterator[ScriptedSetup]:
+def scripted_setup(
+    folder: Path, messages: list[Message], addressing: Addressing = "identity_ports"
+) -> Iterator[ScriptedSetup]:
     """Run scripted brokers and a fleet for the duration of the context."""
     hosts = {broker_id: broker_host(broker_id) for broker_id in (1, 2, 3)}
     endpoints = {each: Endpoint(host, free_ports(1, (host,))[0]) for each, host in hosts.items()}
     brokers = Brokers(messages, endpoints)
     fleet = LocalFleet(
-        folder, list(endpoints.values()), 1, identities=IdentitySpace(first_id=1, count=len(endpoints))
+        folder,
+        list(endpoints.values()),
+        1,
+        identities=IdentitySpace(first_id=1, count=len(endpoints)),
+        addressing=addressing,
     )
     with fleet:
         fleet.await_settled(frozenset(endpoints))
@@ -59,6 +66,7 @@ def scripted_setup(folder: Path, messages: list[Message]) -> Iterator[ScriptedSe
             for each in endpoints
             if (endpoint := member.endpoint("external", each)) is not None
         }
-        yield ScriptedSetup(brokers, fleet.bootstrap_endpoint("p1"), advertised)
+        bootstrap = fleet.bootstrap_endpoint("p1")
+        yield ScriptedSetup(brokers, bootstrap, advertised, addressing == "shared")
     fleet.remove_data()
     brokers.close()

@@ -78,6 +78,18 @@ def test_unknown_tagged_fields_pass(setup: ScriptedSetup, messages: list[Message
     assert conformance.maker.made_unknown > 2 * flexible
 
 
+@pytest.mark.size("test-all")
+def test_every_version_passes_a_shared_port(
+    messages: list[Message], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """On connections that name their broker."""
+    with scripted_setup(tmp_path_factory.mktemp("shared"), messages, "shared") as shared:
+        outcome = shared.through_fleet().run(MESSAGES_PER_VERSION)
+        assert outcome.differences == []
+        assert outcome.leaks == []
+        assert list(shared.through_fleet().refused()) == []
+
+
 def test_unoffered_version_is_refused(setup: ScriptedSetup) -> None:
     assert list(setup.through_fleet().refused()) == []
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import Endpoint
 from fleet.proxy.wire._tables import APIS
-from fleet.proxy.wire.api_versions import offered_range, read_node_id
+from fleet.proxy.wire.api_versions import NO_NODE, offered_range, read_expectation
 from fleet.proxy.wire.common_versions import Versions, build_answer, intersect, read_versions
 from fleet.proxy.wire.lookups import (
     COORDINATOR_BATCH,
@@ -236,9 +236,12 @@ def test_broker_id_in_a_request_for_versions(node_id: int) -> None:
             values: dict[str, Any] = {"ClientSoftwareName": "n" * 200, "ClientSoftwareVersion": ""}
             values |= {"ClusterId": cluster_id, "NodeId": node_id}
             frame = request_frame(message, version, 1, encode(request_form(message, version), values))
-            assert read_node_id(frame) == (node_id if version >= 5 and node_id >= 0 else None)
+            is_expecting = version >= 5 and (cluster_id is not None or node_id >= 0)
+            assert read_expectation(frame) == (is_expecting, node_id if version >= 5 else NO_NODE)
             if version >= 5:
-                assert all(read_node_id(frame[:end]) is None for end in range(14, len(frame) - 5))
+                assert all(
+                    read_expectation(frame[:end]) == (True, NO_NODE) for end in range(14, len(frame) - 5)
+                )
 
 
 # ---- the rack of a Fetch

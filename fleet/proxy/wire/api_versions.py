@@ -67,26 +67,31 @@ def read_software_name(frame: memoryview) -> bytes:
         return b""
 
 
-def read_node_id(frame: bytes) -> int | None:
-    """Return the broker id that an ApiVersions request names; None if it names none.
+NO_NODE: Final = -1
 
-    Args:   frame: a whole request of any version, from its size field on
-    Source: ApiVersionsRequest.json v5; KIP-1242
+
+def read_expectation(frame: bytes) -> tuple[bool, int]:
+    """Return what an ApiVersions request expects of its receiver.
+
+    Args:    frame: a whole request of any version, from its size field on
+    Returns: whether it names a cluster or a broker, and the broker's id or NO_NODE.
+    Source:  ApiVersionsRequest.json v5; KIP-1242
     """
     buf = memoryview(frame)
     try:
         (version,) = read_int16(buf, 6)
         if version < NAMES_NODE_FROM:
-            return None
+            return False, NO_NODE
         (client_id_bytes,) = read_int16(buf, 12)
         pos = skip_tags(buf, 14 + max(int(client_id_bytes), 0), "client")
+        length = 0
         for _ in range(3):  # software name and version, cluster id
             length, pos = read_varint(buf, pos, "client")
             pos += max(length - 1, 0)
         (node_id,) = read_int32(buf, pos)
-        return int(node_id) if node_id >= 0 else None
+        return length > 0 or node_id >= 0, max(int(node_id), NO_NODE)
     except (*OUT_OF_BYTES, MalformedFrame):  # the broker answers a malformed request
-        return None
+        return True, NO_NODE
 
 
 def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:

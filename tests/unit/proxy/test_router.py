@@ -261,7 +261,11 @@ def test_client_that_names_its_broker_is_never_asked_about_keys(cluster: FakeClu
     assert (tested.identity, tested.certainty) == (2, EXACT)
 
 
-@pytest.mark.parametrize("node_id", [None, -1, 99])
+def test_expectation_that_no_broker_is_known_for_is_answered_by_a_broker(cluster: FakeCluster) -> None:
+    assert passes(router(cluster), api_versions(99)) == ANY
+
+
+@pytest.mark.parametrize("node_id", [None, -1])
 def test_api_versions_without_broker_is_answered_for_all(cluster: FakeCluster, node_id: int | None) -> None:
     tested = router(cluster)
     frame = api_versions(node_id)
