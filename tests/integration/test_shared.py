@@ -15,12 +15,16 @@ from tests.integration.clients import produce, read_all
 from tests.integration.conftest import PATIENT
 from tests.integration.wire import Connection
 
-pytestmark = pytest.mark.size("test-all")
-
 VALUES = [b"%03d" % number for number in range(600)]
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one member", "three members"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(1, id="one member", marks=pytest.mark.size("test-all")),
+        pytest.param(3, id="three members", marks=pytest.mark.size("test")),
+    ],
+)
 def shared(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[LocalFleet]:
