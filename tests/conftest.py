@@ -110,6 +110,10 @@ AUTHORIZER: Final = MappingProxyType(
     }
 )
 """Brokers with ACLs that admit every unnamed user."""
+FOLLOWERS: Final = MappingProxyType(
+    {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+)
+"""Consumers with a rack read from the replica in their rack."""
 
 
 def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
@@ -126,7 +130,7 @@ def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers. A test that stops a broker starts it again."""
     folder = tmp_path_factory.mktemp("kafka")
-    options = {"more_listeners": {AWAY_LISTENER: AWAY}, "properties": AUTHORIZER}
+    options = {"more_listeners": {AWAY_LISTENER: AWAY}, "properties": {**AUTHORIZER, **FOLLOWERS}}
     with make_cluster(folder, **options) as cluster:
         _FOLDERS.append(cluster.logs)
         yield cluster

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v0.response import ListGroupsResponse
 from kio.schema.metadata.v1.response import MetadataResponse
 from kio.serial import entity_reader
 
@@ -18,6 +19,7 @@ from fleet.core.model import Endpoint
 
 PRODUCE, FETCH, METADATA, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_QUORUM = 0, 1, 3, 17, 18, 55
 FIND_COORDINATOR, DESCRIBE_CONFIGS = 10, 32
+LIST_GROUPS, DESCRIBE_LOG_DIRS = 16, 35
 COORDINATOR_NOT_AVAILABLE = 15
 CLIENT_ID = b"raw"
 LIMIT_S = 60.0
@@ -98,6 +100,23 @@ def describe_broker_config(correlation_id: int, broker_id: int, name: str) -> by
     of_broker = struct.pack(">ib", 1, 4) + string(str(broker_id))
     body = of_broker + struct.pack(">i", 1) + string(name) + b"\0"
     return request(DESCRIBE_CONFIGS, 1, correlation_id, body)
+
+
+def describe_log_dirs(correlation_id: int) -> bytes:
+    """DescribeLogDirs v1 for all topics. Source: DescribeLogDirsRequest.json"""
+    return request(DESCRIBE_LOG_DIRS, 1, correlation_id, struct.pack(">i", -1))
+
+
+def list_groups(correlation_id: int) -> bytes:
+    """ListGroups v0. Source: ListGroupsRequest.json"""
+    return request(LIST_GROUPS, 0, correlation_id)
+
+
+def groups_of(body: bytes) -> set[str]:
+    """The groups in a ListGroups response v0. Source: ListGroupsResponse.json"""
+    response, _ = entity_reader(ListGroupsResponse)(body, 0)
+    assert response.error_code == ErrorCode.none
+    return {each.group_id for each in response.groups}
 
 
 def describe_quorum(correlation_id: int) -> bytes:
