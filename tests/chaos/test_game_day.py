@@ -275,7 +275,7 @@ def test_watch_scenario_reports_faults_made_by_hand(
     killed: list[ProxyId] = []
 
     def kill_and_restart(progress: str) -> None:
-        if not killed and "break something by hand" in progress:
+        if not killed and "watching for 5 s; break something by hand" in progress:
             fleet.kill(victim)
             killed.append(victim)
         if victim not in fleet.running and f"{victim} does not answer" in progress:
