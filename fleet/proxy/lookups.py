@@ -219,5 +219,5 @@ def _newest(ranges: dict[int, tuple[int, int]], api_key: int, versions: Iterable
     for version in versions:
         if low <= version <= high:
             return version
-    wanted = " or ".join(map(str, versions))
-    raise MalformedFrame("broker", f"API key {api_key} has versions {low} to {high}, but not {wanted}")
+    expected = " or ".join(map(str, versions))
+    raise MalformedFrame("broker", f"API key {api_key} has versions {low} to {high}, but not {expected}")

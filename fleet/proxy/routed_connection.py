@@ -161,7 +161,7 @@ class RoutedConnection(ClientConnection):
             return
         if self.state is State.DIALING or self.session.in_flight:
             return
-        if self.router.wait == SWITCH and self.router.upstream != self.router.wanted:
+        if self.router.wait == SWITCH and self.router.upstream != self.router.next_upstream:
             self._switch()
         else:
             # In a later turn: each of many frames in one read may be for another broker.

@@ -59,7 +59,7 @@ NOTHING: Final = 0
 LOOK_UP: Final = 1
 """Ask the cluster for the broker of `Router.key`."""
 SWITCH: Final = 2
-"""Wait until nothing is in flight, and connect to `Router.wanted`."""
+"""Wait until nothing is in flight, and connect to `Router.next_upstream`."""
 QUIET: Final = 3
 """Wait until nothing is in flight."""
 REPLACE: Final = 5
@@ -120,13 +120,13 @@ class Router:
         "identity",
         "key",
         "kind",
+        "next_upstream",
         "replacement",
         "reply",
         "request",
         "routing",
         "upstream",
         "wait",
-        "wanted",
         "whole_bytes",
     )
 
@@ -138,7 +138,7 @@ class Router:
         self.certainty: i64 = NOT_KNOWN if assumed is None else ASSUMED
         self.upstream: i64 = NO_UPSTREAM
         self.wait: i64 = NOTHING
-        self.wanted: i64 = ANY
+        self.next_upstream: i64 = ANY
         self.kind: i64 = 0
         """The kind of the key to look up."""
         self.key = b""
@@ -225,8 +225,8 @@ class Router:
         self._gathered = answer
 
     def switched(self) -> None:
-        """Note that ``wanted`` gets the requests from now on."""
-        self.upstream = self.wanted
+        """Note that ``next_upstream`` gets the requests from now on."""
+        self.upstream = self.next_upstream
 
     def take_reply(self) -> bytes:
         reply, self.reply = self.reply, b""
@@ -300,7 +300,7 @@ class Router:
             return True
         if broker_id < 0 or broker_id == self.identity:
             return False
-        # A follower may be the replica that the client was told to read from (KIP-392).
+        # A follower may be the replica that the leader has named (KIP-392).
         is_follower = (
             self.certainty == ASSUMED
             and api_key == FETCH
@@ -326,7 +326,7 @@ class Router:
                 f"the client has authenticated to broker {self.upstream}, and its request is for broker "
                 f"{broker_id}; use a client that names its broker (KIP-1242), or a listener of another kind",
             )
-        self.wanted = broker_id
+        self.next_upstream = broker_id
         self.wait = SWITCH
         return INCOMPLETE
 

@@ -149,7 +149,7 @@ def waits(tested: Router, frame: bytes) -> int:
 def switch(tested: Router, frame: bytes, broker_id: BrokerId) -> None:
     """Route a frame that must wait for another broker, and switch to it."""
     assert waits(tested, frame) == SWITCH
-    assert tested.wanted == broker_id
+    assert tested.next_upstream == broker_id
     tested.switched()
     assert passes(tested, frame) == broker_id
 
