@@ -16,6 +16,7 @@ import click
 from fleet.cli.deprecation import RenamedOptions
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, OK, print_document, print_progress
+from fleet.cli.render.pipeline import print_anomalies, print_audit, print_availability, print_pipeline
 from fleet.config.file import load
 from fleet.core.errors import PipelineError
 from fleet.pipeline.documents import (
@@ -25,10 +26,6 @@ from fleet.pipeline.documents import (
     PIPELINE,
     REPORT,
     is_faulty,
-    print_anomalies,
-    print_audit,
-    print_availability,
-    print_pipeline,
 )
 
 Command: TypeAlias = Callable[..., int]

@@ -16,13 +16,12 @@ from rich.console import Console
 
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument
 from fleet.cli import journal_files
-from fleet.cli.render import tables, top
+from fleet.cli.render import pipeline, tables, top
 from fleet.drills.game_day import report as game_day_report
-from fleet.pipeline import documents as pipeline_report
 
 HOSTILE = "\x1b]0;x\x07\n\x9b31m\u202e[red]"
 SHOWN = r"\x1b]0;x\x07\n\x9b31m\u202e[red]"
-MODULES: tuple[ModuleType, ...] = (tables, top, pipeline_report, game_day_report, journal_files)
+MODULES: tuple[ModuleType, ...] = (tables, top, pipeline, game_day_report, journal_files)
 PRINTERS: Mapping[str, Callable[[Any, Console], None]] = {
     f"{module.__name__}.{name}": found
     for module in MODULES
