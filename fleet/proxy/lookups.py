@@ -158,8 +158,9 @@ class KeyLookups:
     async def _ask_server(self, server: _Server, batch: tuple[Key, ...]) -> None:
         names = [key for kind, key in batch if kind == TOPIC_NAME]
         topic_ids = [key for kind, key in batch if kind == TOPIC_ID]
-        version = server.metadata_version
-        if version < METADATA_BY_ID:
+        if server.metadata_version < METADATA_BY_ID:
+            for each in topic_ids:  # no client of such a broker has topic ids
+                self._routing.note_failure(TOPIC_ID, each, time.monotonic())
             topic_ids = []
         if names or topic_ids:
             self.requests += 1
