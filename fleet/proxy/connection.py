@@ -50,7 +50,7 @@ _BROKER_IS_DIALED: Final = 2
 _TOO_MUCH_IN_A_DRAIN: Final = 4
 _OVERDRAWN_TO_BROKER: Final = 8
 _OVERDRAWN_TO_CLIENT: Final = 16
-_CLIENT_IS_FULL: Final = 64
+CLIENT_IS_FULL: Final = 64
 _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
@@ -260,7 +260,7 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than the worker writes to it."""
         if self.broker is None:
-            self.hold(_CLIENT_IS_FULL)
+            self.hold(CLIENT_IS_FULL)
             return
         self.host.backlogs.begin(self)
         self.is_alert = True
@@ -271,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
         """Note that the client has read most of the bytes that waited for it, and resume reading."""
         self.host.backlogs.end(self)
         self._set_alert()
-        self.release(_CLIENT_IS_FULL)
+        self.release(CLIENT_IS_FULL)
         if self.broker is not None:
             self.broker.resume_reading()
 
@@ -281,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
         self._backlog_checks += 1
         held_bytes = self.waiting_bytes + WRITE_OVERHEAD_BYTES * self._backlog_checks
         if held_bytes >= min(host.write_buffer_bytes, host.backlogs.share_bytes):
-            self.hold(_CLIENT_IS_FULL)
+            self.hold(CLIENT_IS_FULL)
             if self.broker is not None:
                 self.broker.pause_reading()
 
@@ -323,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
         # From now on bytes that wait keep a whole read in memory. Found: 400 clients that left 2.9 KB of
         # 40 KB unread took 13.7 MB.
         self.transport.set_write_buffer_limits(0)
-        if self.pause_reasons & _CLIENT_IS_FULL:
+        if self.pause_reasons & CLIENT_IS_FULL:
             # The client's transport reported the full buffer before there was a broker, and reports it only
             # once. A new transport begins to read after this turn, even if it is paused now.
             broker.pause_reading()
@@ -343,7 +343,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _pause_full(self, broker: BrokerConnection) -> None:
-        if self.broker is broker and self.pause_reasons & _CLIENT_IS_FULL:
+        if self.broker is broker and self.pause_reasons & CLIENT_IS_FULL:
             broker.pause_reading()
 
     def splice_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
@@ -416,12 +416,12 @@ class ClientConnection(asyncio.Protocol):
 
         No limit runs while reading from the client is paused, nor while the client waits for an answer.
         """
-        waits = self.pause_reasons & ~(BODY_PASSES | _CLIENT_IS_FULL)
+        waits = self.pause_reasons & ~(BODY_PASSES | CLIENT_IS_FULL)
         if waits or self.state in (State.DIALING, State.LEAVING, State.CLOSED):
             return None, 0
         if self.state is State.IDLE:  # also for a client that does not read its replies
             return "first_request_timeout_s", self.answered
-        if self.pause_reasons & _CLIENT_IS_FULL:  # the client has to read, as an idle client has to send
+        if self.pause_reasons & CLIENT_IS_FULL:  # the client has to read, as an idle client has to send
             return "idle_timeout_s", self.waiting_bytes
         self._progress_count += self.has_client_sent
         self.has_client_sent = False
@@ -571,7 +571,7 @@ class ClientConnection(asyncio.Protocol):
             self._check_in_flight()
         if self in self.host.backlogs:
             self.host.backlogs.note(self, written_bytes)
-            if not self.pause_reasons & _CLIENT_IS_FULL:
+            if not self.pause_reasons & CLIENT_IS_FULL:
                 self._check_backlog()
         if self._broker_buffer_checks and not self.pause_reasons & _BROKER_IS_FULL:
             self._check_broker_buffer()

@@ -67,12 +67,15 @@ class Dialer:
 
     def dial(self, connection: ClientConnection) -> None:
         """Connect a client to a broker, or close the client when no broker can be reached."""
+        self.attempts.end(connection)  # of a dial that is about to end
         self.tasks[connection] = self._loop.create_task(self._dial(connection))
 
     def give_up(self, connection: ClientConnection) -> None:
         """Stop dialing for a client connection that has ended."""
         task = self.tasks.pop(connection, None)
         if task is not None:
+            self.timed_out.discard(connection)
+            self.attempts.end(connection)
             task.cancel()
 
     def stop(self) -> None:
@@ -116,9 +119,10 @@ class Dialer:
                     self._upstreams.succeeded(candidate)
                     return
                 finally:
-                    if self.timed_out:
-                        self.timed_out.discard(connection)
-                    self.attempts.end(connection)
+                    if self._is_dialing(connection):
+                        if self.timed_out:
+                            self.timed_out.discard(connection)
+                        self.attempts.end(connection)
                 if connection.state is State.JOINED:
                     return
             connection.broker_unreachable()
@@ -126,7 +130,12 @@ class Dialer:
             log.exception("dialing a broker failed")
             connection.broker_unreachable()
         finally:
-            self.tasks.pop(connection, None)
+            if self._is_dialing(connection):
+                del self.tasks[connection]
+
+    def _is_dialing(self, connection: ClientConnection) -> bool:
+        """Whether this task is still the one of a connection, which may dial the next broker already."""
+        return self.tasks.get(connection) is asyncio.current_task()
 
     async def _await_broker(self, connection: ClientConnection, broker_id: BrokerId) -> list[Candidate]:
         """Wait until discovery finds a broker's address, for as long as a dial may take.

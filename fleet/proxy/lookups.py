@@ -44,6 +44,8 @@ Key = tuple[int, bytes]
 """The kind of a key (GROUP, TRANSACTION, TOPIC_NAME or TOPIC_ID) and the key."""
 
 MAX_BATCH_KEYS: Final = 500
+MAX_SERVER_AGE_S: Final = 60.0
+"""How long one broker is asked. A broker that the cluster has fenced keeps answering what it knew."""
 MAX_ATTEMPTS: Final = 3
 """How many brokers one batch is sent to, if the first ones do not answer."""
 
@@ -95,8 +97,7 @@ class KeyLookups:
                 batch = {key: self._waiting[key] for key in islice(self._waiting, MAX_BATCH_KEYS)}
                 await self._answer(tuple(batch))
                 for each in batch:
-                    for on_answer in self._waiting.pop(each):
-                        on_answer()
+                    self._call_all(self._waiting.pop(each))
         except Exception:
             log.exception("looking up the brokers of keys failed")
             self._drop_server()
@@ -104,10 +105,16 @@ class KeyLookups:
             for kind, key in waiting:
                 self._routing.note_failure(kind, key, time.monotonic())
             for together in waiting.values():
-                for on_answer in together:
-                    on_answer()
+                self._call_all(together)
         finally:
             self._task = None
+
+    @staticmethod
+    def _call_all(together: list[Callable[[], None]]) -> None:
+        """Call each in a turn of the loop, so that the error of one client does not stop the others."""
+        loop = asyncio.get_running_loop()
+        for on_answer in together:
+            loop.call_soon(on_answer)
 
     async def _answer(self, batch: tuple[Key, ...]) -> None:
         """Ask one broker after the other about the keys of a batch, until one of them answers."""
@@ -115,6 +122,8 @@ class KeyLookups:
         for _ in range(MAX_ATTEMPTS):
             try:
                 async with asyncio.timeout(self._timeout_s):
+                    if self._server is not None and time.monotonic() > self._server.until_s:
+                        self._drop_server()
                     if self._server is None:
                         self._server = await self._connect()
                     await self._ask_server(self._server, batch)
@@ -148,7 +157,8 @@ class KeyLookups:
         except BaseException:
             stream.close()
             raise
-        return _Server(stream, metadata_version, coordinator_version)
+        until_s = time.monotonic() + MAX_SERVER_AGE_S
+        return _Server(stream, metadata_version, coordinator_version, until_s)
 
     def _drop_server(self) -> None:
         if self._server is not None:
@@ -162,9 +172,11 @@ class KeyLookups:
             for each in topic_ids:  # no client of such a broker has topic ids
                 self._routing.note_failure(TOPIC_ID, each, time.monotonic())
             topic_ids = []
-        if names or topic_ids:
-            self.requests += 1
-            await self._ask_topics(server, names, topic_ids)
+        # A broker that gets ids and names in one request ignores the names.
+        for some_names, some_ids in ((names, []), ([], topic_ids)):
+            if some_names or some_ids:
+                self.requests += 1
+                await self._ask_topics(server, some_names, some_ids)
         for kind in COORDINATOR_KINDS:
             keys = [key for of_kind, key in batch if of_kind == kind]
             await self._ask_coordinators(server, kind, keys)
@@ -172,14 +184,16 @@ class KeyLookups:
     async def _ask_topics(self, server: _Server, names: list[bytes], topic_ids: list[bytes]) -> None:
         version = server.metadata_version
         (frame,) = await server.stream.ask([metadata_request(version, server.next_id(), names, topic_ids)])
-        now_s, missing = time.monotonic(), {*names, *topic_ids}
+        now_s = time.monotonic()
+        missing = {*((TOPIC_NAME, each) for each in names), *((TOPIC_ID, each) for each in topic_ids)}
         for topic in read_topics(frame, version):
-            keys = [each for each in (topic.name, topic.topic_id) if each]
+            found = ((TOPIC_NAME, topic.name), (TOPIC_ID, topic.topic_id))
+            keys = [(kind, key) for kind, key in found if key]
             if keys:
                 self._routing.learn_topic(keys, topic.leaders, topic.replicas, now_s)
                 missing.difference_update(keys)
-        for key in missing:
-            self._routing.learn_topic((key,), (), (), now_s)
+        for each in missing:
+            self._routing.learn_topic((each,), (), (), now_s)
 
     async def _ask_coordinators(self, server: _Server, kind: int, keys: list[bytes]) -> None:
         version = server.coordinator_version
@@ -203,6 +217,8 @@ class _Server:
     stream: BrokerStream
     metadata_version: int
     coordinator_version: int
+    until_s: float
+    """When another broker is asked, by the monotonic clock."""
     last_id: int = 0
 
     def next_id(self) -> int:

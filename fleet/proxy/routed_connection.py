@@ -9,11 +9,12 @@ once; but only one broker at a time has requests in flight.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.core.errors import OversizeFrame, WireError
-from fleet.proxy.broker_connection import BrokerConnection
-from fleet.proxy.connection import ClientConnection
+from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES, BrokerConnection
+from fleet.proxy.connection import CLIENT_IS_FULL, ClientConnection
 from fleet.proxy.host import Host, State
 from fleet.proxy.router import ANY, GATHER, LOOK_UP, NOTHING, REPLACE, SWITCH, Router
 from fleet.proxy.wire.primitives import read_int32
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from fleet.proxy.session import Session
     from fleet.proxy.traffic import Traffic
 
+log = logging.getLogger(__name__)
+
 _ROUTE_IS_AWAITED: Final = 256
 """A reason to pause reading from a client: a bit next to those of ``connection``."""
+MAX_IDLE_BROKERS: Final = 3
+"""Connected brokers of one client that get no requests."""
 MAX_GREETING_BYTES: Final = 64 * 1024
 """The longest answer of a broker to the client's ApiVersions request."""
 
@@ -55,7 +60,15 @@ class RoutedConnection(ClientConnection):
         other: see `ClientConnection`.
     """
 
-    __slots__ = ("_candidate", "_idle_brokers", "_is_waiting", "_routing_host", "router")
+    __slots__ = (
+        "_candidate",
+        "_idle_brokers",
+        "_is_scheduled",
+        "_is_waiting",
+        "_routing_host",
+        "router",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -70,6 +83,10 @@ class RoutedConnection(ClientConnection):
         self.router = router
         self._is_waiting = False
         """Whether the frame in front of ``unconsumed`` waits for its route."""
+        self._is_scheduled = False
+        """Whether the waiting frame is presented in the next turn of the loop."""
+        self.waits = 0
+        """Number of frames that have waited: distinguishes the answers to each of them."""
         self._candidate: BrokerId | None = None
         """The broker that is dialed now."""
         self._idle_brokers: dict[int, BrokerConnection] = {}
@@ -86,6 +103,9 @@ class RoutedConnection(ClientConnection):
     # ---- called by the event loop
 
     def data_received(self, data: bytes) -> None:
+        # A drain may stop before the router, which would leave these as they are.
+        self.router.wait = NOTHING
+        self.router.whole_bytes = 0
         super().data_received(data)
         if self.router.wait != NOTHING and not self._is_waiting and self._is_open:
             self._await_route()
@@ -107,18 +127,23 @@ class RoutedConnection(ClientConnection):
             broker.greet(self.router.greeting)
         if not super().attach_broker(broker):
             return False
+        if self.has_ended and self.is_draining:
+            self._start_drain_timer()
         self._advance_route()
         return True
 
-    def looked_up(self) -> None:
-        """Present the waiting frame again: the cluster was asked for its key."""
-        if self._is_waiting and self.router.wait == LOOK_UP:
+    def looked_up(self, waits: int) -> None:
+        """Present the waiting frame again: the cluster was asked for its key.
+
+        Args: waits: the value of ``waits`` when the cluster was asked.
+        """
+        if self._is_waiting and self.waits == waits and self.router.wait == LOOK_UP:
             self.router.answered()
             self._go_on()
 
-    def gathered(self, answer: bytes) -> None:
+    def gathered(self, waits: int, answer: bytes) -> None:
         """Give the client the answer of all brokers; empty if they gave none."""
-        if self._is_waiting and self.router.wait == GATHER:
+        if self._is_waiting and self.waits == waits and self.router.wait == GATHER:
             if not answer:
                 self.broker_unreachable()
                 return
@@ -126,8 +151,8 @@ class RoutedConnection(ClientConnection):
             self._go_on()
 
     def attend(self, written_bytes: int = 0) -> None:
+        self._advance_route()  # before a drain leaves: the waiting frame may be Produce with acks=0
         super().attend(written_bytes)
-        self._advance_route()
 
     def lost_idle_broker(self, broker: BrokerConnection) -> None:
         """Forget a broker that closed its connection while it had no requests in flight."""
@@ -143,6 +168,7 @@ class RoutedConnection(ClientConnection):
 
     def _await_route(self) -> None:
         self._is_waiting = self.is_alert = True
+        self.waits += 1
         self.hold(_ROUTE_IS_AWAITED)
         if self.router.wait == LOOK_UP:
             self._routing_host.look_up(self)
@@ -151,7 +177,7 @@ class RoutedConnection(ClientConnection):
         elif self.router.wait == REPLACE:
             (size,) = read_int32(self.unconsumed)
             self.unconsumed = self.router.replacement + self.unconsumed[4 + size :]
-            self._go_on()
+            self._go_on_later()
         else:
             self._advance_route()
 
@@ -164,24 +190,40 @@ class RoutedConnection(ClientConnection):
         if self.router.wait == SWITCH and self.router.upstream != self.router.next_upstream:
             self._switch()
         else:
-            # In a later turn: each of many frames in one read may be for another broker.
+            self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        """Present the waiting frame in a later turn: each of many frames in one read may wait."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _switch(self) -> None:
         """Let another broker get the requests."""
-        router, broker = self.router, self.broker
+        self._stop_bodies()  # while the broker is attached: its transport reads again
+        router, broker = self.router, self._release_broker()
         if broker is not None:
-            self._idle_brokers[router.upstream] = broker
-            self._release_broker()
+            self._keep_idle(broker)
         router.switched()
         self._identify()
         known = self._idle_brokers.pop(router.upstream, None)
         if known is not None:
             self.broker = known
+            if self.pause_reasons & CLIENT_IS_FULL:
+                known.pause_reading()
+            if known.waiting_bytes > UNNOTICED_BY_BROKER_BYTES:
+                self.broker_is_behind()
             self._advance_route()
             return
         self.state = State.DIALING
         self._routing_host.redial(self)
+
+    def _keep_idle(self, broker: BrokerConnection) -> None:
+        """Keep a broker connected that gets no requests now, and let the oldest of too many leave."""
+        broker.resume_reading()  # to notice its end
+        self._idle_brokers[self.router.upstream] = broker
+        if len(self._idle_brokers) > MAX_IDLE_BROKERS:
+            self._idle_brokers.pop(next(iter(self._idle_brokers))).leave()
 
     def _identify(self) -> None:
         """Count the connection as one of its broker."""
@@ -191,12 +233,20 @@ class RoutedConnection(ClientConnection):
 
     def _go_on(self) -> None:
         """Present the waiting frame again."""
+        self._is_scheduled = False
         if not self._is_waiting or not self._is_open:
             return
         self._is_waiting = False
         self._set_alert()
         self.release(_ROUTE_IS_AWAITED)
-        self.data_received(b"")
+        try:
+            self.data_received(b"")
+        except Exception:
+            log.exception("a frame that has waited cannot be processed")
+            self.transport.abort()
+            return
+        if self.is_moving:
+            self.advance()
         if self.has_ended and not self._is_waiting and self.state is not State.DIALING:
             self.eof_received()
 
@@ -206,7 +256,7 @@ class RoutedConnection(ClientConnection):
         super()._dial_for(data)
 
     def _keep(self, unconsumed: bytes) -> None:
-        if self.router.wait == NOTHING and not self.router.whole_bytes:
+        if not self._is_open or (self.router.wait == NOTHING and not self.router.whole_bytes):
             super()._keep(unconsumed)
         else:  # a read and a long Fetch, at most: nothing more is read until the frame passes
             self.unconsumed = unconsumed
@@ -245,11 +295,23 @@ class RoutedBrokerConnection(BrokerConnection):
             data = self._pass_greeting(data)
             if not data:
                 return
-        client = self._client
-        if client is not None and client.broker is not self:
+        if not self._is_active:
             self.transport.abort()  # a response without a request
             return
         super().data_received(data)
+
+    def pause_writing(self) -> None:
+        if self._is_active:
+            super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._is_active:
+            super().resume_writing()
+
+    @property
+    def _is_active(self) -> bool:
+        """Whether this broker gets the client's requests."""
+        return self._client is None or self._client.broker is self
 
     def _pass_greeting(self, data: bytes) -> bytes:
         """Take the answer to the greeting. Returns: the bytes after it."""

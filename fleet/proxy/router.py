@@ -71,8 +71,8 @@ MAX_HEADER_BYTES: Final = 36 * 1024
 """The part of a request in which its key must be."""
 MAX_LOCAL_REQUEST_BYTES: Final = 36 * 1024
 """The longest request that is answered here."""
-MAX_FETCH_BYTES: Final = 1024 * 1024
-"""The longest Fetch that must be seen whole: one of 30,000 partitions."""
+MAX_FETCH_BYTES: Final = 128 * 1024
+"""The longest Fetch that must be seen whole: one of 3,500 partitions."""
 MAX_API_VERSIONS_BYTES: Final = 4 * 1024
 
 
@@ -108,6 +108,7 @@ class Router:
 
     __slots__ = (
         "_checked_key",
+        "_checked_kind",
         "_checked_partition",
         "_checked_version",
         "_cluster",
@@ -155,6 +156,7 @@ class Router:
         """Whether the client has authenticated to ``upstream``; other brokers do not know it."""
         self._has_asked = False
         """Whether the cluster was asked for the key of the waiting frame."""
+        self._checked_kind: i64 = -1
         self._checked_key = b""
         self._checked_partition: i64 = -1
         self._checked_version: i64 = -1
@@ -178,10 +180,10 @@ class Router:
         version: int = read_i16_be(data, pos + 6)
         place: i64 = api_key * VERSIONS_PER_API + version
         if not (0 <= version < VERSIONS_PER_API and 0 <= place < len(ROUTE_TABLE)):
-            return ORDINARY  # refused there
+            return self._pass_to_any()  # answered or refused
         route = ROUTE_TABLE[place]
         if route is None:
-            return ORDINARY
+            return self._pass_to_any()
         kind: i64 = route.kind
         if kind >= GROUP:
             found = self._reader.read(route, data, pos, end, version >= APIS[api_key].first_flexible)
@@ -202,8 +204,12 @@ class Router:
             return self._route_api_versions(data, pos, end, version)
         elif kind == SASL:
             if self.certainty != NOT_KNOWN:
+                if self._cluster.is_up(self.identity):
+                    verdict = self._send_to(self.identity)
+                else:
+                    verdict = self._pass_to_any()
                 self._has_credentials = True
-                return self._send_to(self.identity)
+                return verdict
             raise UnidentifiedBroker(
                 "client",
                 "the client authenticates before it has shown which broker it means; use a client that sends "
@@ -241,7 +247,8 @@ class Router:
                 return self._pass_to_any()
             return self._send_to(reader.partition)
         if (
-            self._checked_partition == reader.partition
+            self._checked_kind == kind
+            and self._checked_partition == reader.partition
             and self._checked_version == self.routing.version
             and reader.end - reader.start == len(self._checked_key)
             and data.startswith(self._checked_key, reader.start)
@@ -250,7 +257,7 @@ class Router:
             return self._send_to(self.identity)
         key = data[reader.start : reader.end]
         broker_id = self.routing.find(kind, key, reader.partition)
-        if broker_id == UNKNOWN or self._contradicts(broker_id, api_key, key):
+        if broker_id == UNKNOWN or self._contradicts(broker_id, api_key, kind, key):
             if not self._has_asked and not self.routing.is_fresh(kind, key, self._cluster.now_s()):
                 self.kind, self.key = kind, key
                 self.wait = LOOK_UP
@@ -262,6 +269,7 @@ class Router:
         if self.certainty == NOT_KNOWN:
             return self._pass_to_any()  # the broker's error is the right one
         if broker_id == self.identity:
+            self._checked_kind = kind
             self._checked_key = key
             self._checked_partition = reader.partition
             self._checked_version = self.routing.version
@@ -294,7 +302,7 @@ class Router:
         self.wait = REPLACE
         return INCOMPLETE
 
-    def _contradicts(self, broker_id: BrokerId, api_key: int, key: bytes) -> bool:
+    def _contradicts(self, broker_id: BrokerId, api_key: int, kind: int, key: bytes) -> bool:
         """Whether the map has another broker for a key than the connection's."""
         if self.certainty == NOT_KNOWN:
             return True
@@ -304,7 +312,7 @@ class Router:
         is_follower = (
             self.certainty == ASSUMED
             and api_key == FETCH
-            and self.routing.is_replica(key, self._reader.partition, self.identity)
+            and self.routing.is_replica(kind, key, self._reader.partition, self.identity)
         )
         return not is_follower
 
@@ -334,7 +342,7 @@ class Router:
         """Learn the broker that the client names, or answer for all brokers together."""
         size: int = read_i32_be(data, pos)
         after: i64 = pos + 4 + size
-        if self.upstream != NO_UPSTREAM or not 0 <= size <= MAX_API_VERSIONS_BYTES - 4:
+        if self.upstream != NO_UPSTREAM or self.greeting or not 0 <= size <= MAX_API_VERSIONS_BYTES - 4:
             return self._pass_to_any()
         if after > end:
             return INCOMPLETE
@@ -366,7 +374,7 @@ class Router:
         api_key: int = read_i16_be(data, pos + 4)
         version: int = read_i16_be(data, pos + 6)
         correlation_id: int = read_i32_be(data, pos + 8)
-        if not 10 <= size <= MAX_LOCAL_REQUEST_BYTES:
+        if not 10 <= size <= MAX_LOCAL_REQUEST_BYTES - 4:
             raise OversizeFrame(
                 "client", f"request {api_key} of {size} bytes is above {MAX_LOCAL_REQUEST_BYTES}"
             )

@@ -33,7 +33,7 @@ class TopicEntry:
     """The leaders and replicas of one topic's partitions.
 
     Args:
-        keys: the name, the id, or both.
+        keys: each with its kind: the name, the id, or both.
         leaders, replicas: by the index of the partition; NO_BROKER without a leader.
     """
 
@@ -41,7 +41,7 @@ class TopicEntry:
 
     def __init__(
         self,
-        keys: tuple[bytes, ...],
+        keys: tuple[tuple[int, bytes], ...],
         leaders: tuple[BrokerId, ...],
         replicas: tuple[Replicas, ...],
         asked_s: float,
@@ -61,8 +61,8 @@ class RoutingMap:
     __slots__ = ("_coordinators", "_interned", "_partitions", "_topics", "version")
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, TopicEntry] = {}
-        """Entries by name, and the same entries by id."""
+        self._topics: dict[tuple[int, bytes], TopicEntry] = {}
+        """Entries by TOPIC_NAME and name, and the same entries by TOPIC_ID and id."""
         self._coordinators: dict[tuple[int, bytes], tuple[BrokerId, float]] = {}
         self._partitions = 0
         self._interned: dict[Replicas, Replicas] = {}
@@ -74,7 +74,7 @@ class RoutingMap:
         Args: kind: GROUP, TRANSACTION, TOPIC_NAME or TOPIC_ID.
         """
         if kind in TOPIC_KINDS:
-            topic = self._topics.get(key)
+            topic = self._topics.get((kind, key))
             if topic is None:
                 return UNKNOWN
             leaders = topic.leaders
@@ -82,9 +82,9 @@ class RoutingMap:
         found = self._coordinators.get((kind, key))
         return UNKNOWN if found is None else found[0]
 
-    def is_replica(self, key: bytes, partition: int, broker_id: BrokerId) -> bool:
+    def is_replica(self, kind: int, key: bytes, partition: int, broker_id: BrokerId) -> bool:
         """Whether a broker has a replica of a partition."""
-        topic = self._topics.get(key)
+        topic = self._topics.get((kind, key))
         return (
             topic is not None
             and 0 <= partition < len(topic.replicas)
@@ -94,17 +94,23 @@ class RoutingMap:
     def is_fresh(self, kind: int, key: bytes, now_s: float) -> bool:
         """Whether the cluster was asked about a key a moment ago."""
         if kind in TOPIC_KINDS:
-            topic = self._topics.get(key)
+            topic = self._topics.get((kind, key))
             return topic is not None and now_s - topic.asked_s < FRESH_S
         found = self._coordinators.get((kind, key))
         return found is not None and now_s - found[1] < FRESH_S
 
     def learn_topic(
-        self, keys: Sequence[bytes], leaders: Sequence[BrokerId], replicas: Sequence[Replicas], now_s: float
+        self,
+        keys: Sequence[tuple[int, bytes]],
+        leaders: Sequence[BrokerId],
+        replicas: Sequence[Replicas],
+        now_s: float,
     ) -> None:
         """Enter a topic of the cluster's answer.
 
-        Args: keys: the name, the id, or both. Without partitions, the cluster does not have the topic.
+        Args:
+            keys: each with its kind: the name, the id, or both.
+            leaders, replicas: none if the cluster does not have the topic.
         """
         before = [self._topics.get(each) for each in keys]
         for each in keys:
@@ -136,16 +142,16 @@ class RoutingMap:
     def note_failure(self, kind: int, key: bytes, now_s: float) -> None:
         """Note that the cluster was asked about a key, and did not answer: an entry stays as it was."""
         if kind in TOPIC_KINDS:
-            known = self._topics.get(key)
+            known = self._topics.get((kind, key))
             if known is None:
-                self.learn_topic((key,), (), (), now_s)
+                self.learn_topic(((kind, key),), (), (), now_s)
             else:
                 known.asked_s = now_s
         else:
             found = self.find(kind, key, 0)
             self.learn_coordinator(kind, key, NO_BROKER if found == UNKNOWN else found, now_s)
 
-    def _drop_topic(self, key: bytes) -> None:
+    def _drop_topic(self, key: tuple[int, bytes]) -> None:
         """Drop an entry under its name and its id, if there is one."""
         dropped = self._topics.get(key)
         if dropped is not None:

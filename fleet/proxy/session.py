@@ -26,7 +26,7 @@ from fleet.core.errors import MalformedFrame, OversizeFrame, TruncatedFrame, Unk
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.frame_limits import Limits
 from fleet.proxy.rewriter import Rewriter
-from fleet.proxy.router import EXACT, Router
+from fleet.proxy.router import EXACT, NOTHING, Router
 from fleet.proxy.streaming_patch import Write
 from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, build_error_reply, read_software_name
 from fleet.proxy.wire.coordinators import keeps_coordinators
@@ -258,7 +258,9 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in flight, and no request has arrived in part."""
+        """Whether nothing is in flight, and no request has arrived in part, or waits for its route."""
+        if self.router is not None and self.router.wait != NOTHING:
+            return False
         return not self._client_left and not self.in_flight
 
     @property
@@ -578,6 +580,8 @@ class Session:
         is_first = pos == (self.discard_bytes if self.local_replies else 0) and not self.in_flight
         after = router.route(data, pos, end, is_first)
         if router.reply:
+            if len(self.local_replies) >= MAX_REPLIES_PER_READ:
+                raise OversizeFrame("client", f"more than {MAX_REPLIES_PER_READ} requests to answer at once")
             self.local_replies.append(router.take_reply())
             self.discard_bytes = after
             self._counters.local_replies += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fleet.core.errors import MalformedFrame
 from fleet.core.model import AdvertisedListener, BrokerId, Directory, Endpoint, Member, ProxyId
@@ -14,7 +15,7 @@ from fleet.proxy.lookups import KeyLookups
 from fleet.proxy.routed_connection import RoutedConnection
 from fleet.proxy.router import Cluster, Router
 from fleet.proxy.routing_map import RoutingMap
-from fleet.proxy.wire.common_versions import Versions, build_answer, intersect, read_versions
+from fleet.proxy.wire.common_versions import Versions, build_answer, build_body, intersect, read_versions
 from fleet.proxy.wire.routing_keys import RoutingKey
 
 
@@ -48,6 +49,8 @@ class SharedListeners(Cluster):
         self._common: set[str] = set()
         self._versions: dict[BrokerId, Versions] = {}
         self._common_versions: Versions | None = None
+        self._answers: dict[int, bytes] = {}
+        """Version of ApiVersions → the body of the answer for all brokers."""
 
     def __contains__(self, listener: str) -> bool:
         return listener in self._listeners
@@ -82,10 +85,11 @@ class SharedListeners(Cluster):
 
     def look_up(self, connection: RoutedConnection) -> None:
         router = connection.router
-        self.lookups.ask(router.kind, router.key, connection.looked_up)
+        self.lookups.ask(router.kind, router.key, partial(connection.looked_up, connection.waits))
 
     def gather(self, connection: RoutedConnection) -> None:
-        self._gatherings.ask(connection.router.request, connection.gathered)
+        answer = partial(connection.gathered, connection.waits)
+        self._gatherings.ask(connection.router.request, answer)
 
     def stop(self) -> None:
         self.lookups.stop()
@@ -105,7 +109,11 @@ class SharedListeners(Cluster):
             if not reached or any(each not in self._versions for each in reached):
                 return None
             self._common_versions = intersect([self._versions[each] for each in reached])
-        return build_answer(self._common_versions, version, correlation_id)
+            self._answers.clear()
+        body = self._answers.get(version)
+        if body is None:
+            body = self._answers[version] = build_body(self._common_versions, version)
+        return build_answer(body, correlation_id)
 
     def now_s(self) -> float:
         return time.monotonic()

@@ -426,6 +426,7 @@ class Worker(Host):
 
     def identify(self, connection: RoutedConnection, broker_id: BrokerId) -> None:
         """Count a connection of a shared port as one of a broker."""
+        was_unknown = connection.broker_id is None
         self._forget(connection)
         connection.traffic.connections -= 1
         connection.broker_id = broker_id
@@ -433,16 +434,26 @@ class Worker(Host):
         traffic.connections += 1
         connection.session.count_into(traffic.wire, traffic.answered)
         self.connections.setdefault(broker_id, set()).add(connection)
-        self._check_returned(connection, broker_id)
+        if was_unknown:
+            self._check_returned(connection, broker_id)
 
     def look_up(self, connection: RoutedConnection) -> None:
         self.shared.look_up(connection)
 
     def gather(self, connection: RoutedConnection) -> None:
-        self.shared.gather(connection)
+        error = self.limiter.ask_for_broker(connection)
+        if error is None:
+            self.shared.gather(connection)
+        else:
+            connection.refuse(error)
 
     def redial(self, connection: RoutedConnection) -> None:
-        self.dialer.dial(connection)
+        # In a later turn: the dialer may just have connected another broker for this client.
+        self._loop.call_soon(self._redial, connection)
+
+    def _redial(self, connection: RoutedConnection) -> None:
+        if connection.state is State.DIALING:
+            self.dialer.dial(connection)
 
     def client_returned(self, connection: ClientConnection) -> None:
         """Withhold Produce of a returning client that was just sent away, and that drops connections.

@@ -15,7 +15,7 @@ from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import Endpoint
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import NO_NODE, offered_range, read_expectation
-from fleet.proxy.wire.common_versions import Versions, build_answer, intersect, read_versions
+from fleet.proxy.wire.common_versions import Versions, build_answer, build_body, intersect, read_versions
 from fleet.proxy.wire.lookups import (
     COORDINATOR_BATCH,
     FIRST_COORDINATOR,
@@ -208,7 +208,7 @@ def test_answer_for_all_brokers_is_one_of_a_broker(version: int, seed: int) -> N
     ranges = {key: (rng.choice((0, 1)), rng.choice((1, 9, 30))) for key in (0, 1, 17, 18, 999)}
     features = {b"metadata.version": (1, 30), b"kraft.version": (0, 1)}
     known = Versions(ranges, features, {b"metadata.version": (27, 27)}, rng.choice((-1, 5)))
-    values = decode_response(build_answer(known, version, CORRELATION_ID), API_VERSIONS, version)
+    values = decode_response(build_answer(build_body(known, version), CORRELATION_ID), API_VERSIONS, version)
     offered = {key: offered_range(key, *levels) for key, levels in ranges.items()}
     found = versions_of(values)
     assert values["ErrorCode"] == 0
@@ -334,5 +334,6 @@ def test_each_replica_of_an_unknown_broker_is_refused(version: int, client_id: b
         for each in values["Results"]
     }
     assert found == {"t": dict.fromkeys((0, 2, 1), INVALID_REQUEST), "u": {}}
-    with pytest.raises(TruncatedFrame):
-        reject_log_dirs(ALTER_REPLICA_LOG_DIRS, version, CORRELATION_ID, frame[: len(frame) - 8])
+    for end in (14, len(frame) - 8):
+        with pytest.raises(TruncatedFrame):
+            reject_log_dirs(ALTER_REPLICA_LOG_DIRS, version, CORRELATION_ID, frame[:end])

@@ -14,7 +14,14 @@ from fleet.core.model import Endpoint
 from fleet.proxy.wire._tables import APIS, ROUTES
 from fleet.proxy.wire.requests import VERSIONS_PER_API
 from fleet.proxy.wire.routes import CONFIG, GROUP, TOPIC_ID, TOPIC_NAME, TRANSACTION
-from fleet.proxy.wire.routing_keys import KEY_FOUND, KEY_INCOMPLETE, NO_KEY, ROUTE_TABLE, RoutingKey
+from fleet.proxy.wire.routing_keys import (
+    KEY_FOUND,
+    KEY_INCOMPLETE,
+    MAX_TOPIC_BYTES,
+    NO_KEY,
+    ROUTE_TABLE,
+    RoutingKey,
+)
 from tests.conformance.messages import Form, Maker, encode
 from tests.conformance.scripted import definitions
 from tests.examples import examples
@@ -48,7 +55,8 @@ def first_key(key: int, version: int, values: dict[str, Any]) -> tuple[bytes, in
             is_broker = found["ResourceType"] in (4, 8) and resource.isdigit() and resource.isascii()
             return (resource.encode(), int(resource)) if is_broker and len(resource) <= 10 else None
         topic, partitions = list(found.values())[:2]
-        if not partitions or topic == "":
+        is_absurd = isinstance(topic, str) and len(topic.encode()) > MAX_TOPIC_BYTES
+        if not partitions or topic in ("", uuid.UUID(int=0)) or is_absurd:
             return None
         first = partitions[0]
         return as_bytes(topic), next(iter(first.values())) if isinstance(first, dict) else first

@@ -134,8 +134,13 @@ def _common(many: Sequence[Mapping[Any, Levels]]) -> dict[Any, Levels]:
     return found
 
 
-def build_answer(versions: Versions, version: int, correlation_id: int) -> bytes:
-    """Return a whole ApiVersions response, with the versions that the fleet can pass on.
+def build_answer(body: bytes, correlation_id: int) -> bytes:
+    """Return a whole ApiVersions response with a body of `build_body`."""
+    return pack_int32(len(body) + 4) + pack_int32(correlation_id) + body
+
+
+def build_body(versions: Versions, version: int) -> bytes:
+    """Return the body of an ApiVersions response, with the versions that the fleet can pass on.
 
     Args: version: the version of the request; the fleet knows it.
     """
@@ -153,7 +158,7 @@ def build_answer(versions: Versions, version: int, correlation_id: int) -> bytes
         body += pack_int32(0)
     if is_flexible:
         body += _encode_features(versions, with_zero=version >= ZERO_FEATURES_FROM)
-    return pack_int32(len(body) + 4) + pack_int32(correlation_id) + body
+    return body
 
 
 def _encode_features(versions: Versions, *, with_zero: bool) -> bytes:

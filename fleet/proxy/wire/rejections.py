@@ -88,8 +88,8 @@ def _response(correlation_id: int, body: bytes, *, flexible: bool) -> bytes:
 
 def _alter_results(request: bytes, is_flexible: bool) -> bytes:
     """Return the results of AlterReplicaLogDirs: the error for each partition of the request."""
-    reader = _Reader(request, is_flexible)
     try:
+        reader = _Reader(request, is_flexible)
         topics: dict[bytes, list[int]] = {}
         for _ in range(reader.count()):
             reader.text()

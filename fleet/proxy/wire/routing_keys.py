@@ -23,6 +23,11 @@ KEY_INCOMPLETE: Final = 2
 """More bytes of the request are needed."""
 
 UUID_BYTES: Final = 16
+MAX_TOPIC_BYTES: Final = 249
+"""Source: Topic.java, MAX_NAME_LENGTH"""
+MAX_KEY_BYTES: Final = 1024
+"""The longest group or transactional id that is looked up. Brokers close a connection for one above 32 KB."""
+_ZERO_ID: Final = bytes(UUID_BYTES)
 _BROKER_RESOURCES: Final = frozenset((4, 8))
 """BROKER and BROKER_LOGGER. Source: ConfigResource.Type"""
 _MAX_BROKER_ID_DIGITS: Final = 10
@@ -132,6 +137,10 @@ class RoutingKey:
         self.start = at
         self.end = self._seen = at + length
         self.partition = -1
+        if length > (MAX_TOPIC_BYTES if kind == TOPIC_NAME else MAX_KEY_BYTES):
+            return False
+        if kind == TOPIC_ID and data.startswith(_ZERO_ID, self.start):
+            return False
         if kind in (TOPIC_ID, TOPIC_NAME):
             return self._read_partition(data, is_flexible)
         return kind != CONFIG or (resource in _BROKER_RESOURCES and self._read_broker_id(data))

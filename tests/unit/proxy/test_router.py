@@ -25,9 +25,9 @@ from fleet.proxy.router import (
 )
 from fleet.proxy.routing_map import NO_BROKER, RoutingMap
 from fleet.proxy.wire.api_versions import API_VERSIONS
-from fleet.proxy.wire.common_versions import Versions, build_answer
+from fleet.proxy.wire.common_versions import Versions, build_answer, build_body
 from fleet.proxy.wire.merging import LIST_GROUPS
-from fleet.proxy.wire.routes import GROUP, TOPIC_NAME
+from fleet.proxy.wire.routes import GROUP, TOPIC_NAME, TRANSACTION
 from fleet.proxy.wire.routing_keys import RoutingKey
 from fleet.proxy.wire.verdicts import INCOMPLETE, ORDINARY
 from tests.property.wire_fleet import request
@@ -61,13 +61,19 @@ class FakeCluster:
         return broker_id not in self.down
 
     def answer_api_versions(self, version: int, correlation_id: int) -> bytes | None:
-        return None if self.versions is None else build_answer(self.versions, version, correlation_id)
+        return (
+            None
+            if self.versions is None
+            else build_answer(build_body(self.versions, version), correlation_id)
+        )
 
     def now_s(self) -> float:
         return self.clock_s
 
     def leads(self, broker_id: BrokerId, topic: bytes = b"t", replicas: tuple[BrokerId, ...] = ()) -> None:
-        self.routing.learn_topic((topic,), (broker_id,), (replicas or (broker_id,),), self.clock_s)
+        self.routing.learn_topic(
+            ((TOPIC_NAME, topic),), (broker_id,), (replicas or (broker_id,),), self.clock_s
+        )
 
     def coordinates(self, broker_id: BrokerId, group: bytes = b"g") -> None:
         self.routing.learn_coordinator(GROUP, group, broker_id, self.clock_s)
@@ -277,6 +283,36 @@ def test_api_versions_without_broker_is_answered_for_all(cluster: FakeCluster, n
     assert passes(tested, produce()) == 3
 
 
+def test_second_api_versions_goes_to_a_broker(cluster: FakeCluster) -> None:
+    """Each answer takes memory, and a client need not read."""
+    tested, frame = router(cluster), api_versions(None)
+    assert tested.route(frame, 0, len(frame), True) == len(frame)
+    tested.take_reply()
+    assert passes(tested, frame) == ANY
+
+
+def test_unknown_request_has_a_destination(cluster: FakeCluster) -> None:
+    """The session refuses it, or lets any broker answer it."""
+    tested = router(cluster)
+    assert passes(tested, request(API_VERSIONS, 99, 1)) == ANY
+    assert passes(router(cluster), request(999, 0, 1)) == ANY
+
+
+def test_group_and_transaction_of_one_name_are_two_keys(cluster: FakeCluster) -> None:
+    tested = router(cluster)
+    cluster.routing.learn_coordinator(TRANSACTION, b"g", 1, cluster.clock_s)
+    cluster.coordinates(2)
+    assert passes(tested, request(22, 0, 1, text(b"g") + struct.pack(">i", 1))) == 1, "InitProducerId"
+    switch(tested, heartbeat(), 2)
+
+
+@pytest.mark.parametrize(("length", "is_asked"), [(1024, True), (1025, False), (32_000, False)])
+def test_absurd_names_are_not_looked_up(cluster: FakeCluster, length: int, is_asked: bool) -> None:
+    """A broker closes the connection of all look-ups for a name above 32 KB."""
+    tested, frame = router(cluster), heartbeat(b"g" * length)
+    assert (waits(tested, frame) == LOOK_UP) if is_asked else (passes(tested, frame) == ANY)
+
+
 def test_api_versions_goes_to_a_broker_while_versions_are_unknown(cluster: FakeCluster) -> None:
     cluster.versions = None
     assert passes(router(cluster), api_versions(None)) == ANY
@@ -385,3 +421,10 @@ def test_credentials_need_a_known_broker(cluster: FakeCluster) -> None:
         UnidentifiedBroker, match="authenticated to broker 2, and its request is for broker 3"
     ):
         tested.route(other, 0, len(other), True)
+
+
+def test_client_with_credentials_may_bootstrap_while_the_assumed_broker_is_down(cluster: FakeCluster) -> None:
+    cluster.down = {2}
+    tested = router(cluster, assumed=2)
+    assert passes(tested, request(SASL_HANDSHAKE, 1, 1, text(b"PLAIN"))) == ANY
+    assert passes(tested, metadata()) == ANY

@@ -149,7 +149,7 @@ async def test_all_kinds_of_keys_are_found() -> None:
         )
         tested.stop()
     assert routing.find(TOPIC_NAME, b"t", 0) == routing.find(TOPIC_ID, ID_OF_A.bytes, 0) == 7
-    assert routing.is_replica(b"t", 0, 8)
+    assert routing.is_replica(TOPIC_NAME, b"t", 0, 8)
     assert routing.find(GROUP, b"g", -1) == routing.find(TRANSACTION, b"x", -1) == 7
     assert routing.find(GROUP, b"no", -1) == NO_BROKER
 
