@@ -188,7 +188,7 @@ class Router:
         if kind >= GROUP:
             found = self._reader.read(route, data, pos, end, version >= APIS[api_key].first_flexible)
             if found == KEY_FOUND:
-                verdict = self._route_key(route, data, api_key)
+                verdict = self._route_key(route, data, api_key == FETCH and version >= FIRST_WITH_RACK)
                 if api_key == FETCH and self.certainty == INFERRED and verdict == ORDINARY:
                     return self._blank_rack(data, pos, end, version)
                 return verdict
@@ -238,8 +238,11 @@ class Router:
         reply, self.reply = self.reply, b""
         return reply
 
-    def _route_key(self, route: Route, data: bytes, api_key: int) -> int:
-        """Route a request by its first key, which the reader has found."""
+    def _route_key(self, route: Route, data: bytes, may_be_follower: bool) -> int:
+        """Route a request by its first key, which the reader has found.
+
+        Args: may_be_follower: whether a replica that is not the leader can answer.
+        """
         reader = self._reader
         kind: i64 = route.kind
         if kind == CONFIG:  # for this request alone: the broker's id is in the request
@@ -257,7 +260,7 @@ class Router:
             return self._send_to(self.identity)
         key = data[reader.start : reader.end]
         broker_id = self.routing.find(kind, key, reader.partition)
-        if broker_id == UNKNOWN or self._contradicts(broker_id, api_key, kind, key):
+        if broker_id == UNKNOWN or self._contradicts(broker_id, may_be_follower, kind, key):
             if not self._has_asked and not self.routing.is_fresh(kind, key, self._cluster.now_s()):
                 self.kind, self.key = kind, key
                 self.wait = LOOK_UP
@@ -302,7 +305,7 @@ class Router:
         self.wait = REPLACE
         return INCOMPLETE
 
-    def _contradicts(self, broker_id: BrokerId, api_key: int, kind: int, key: bytes) -> bool:
+    def _contradicts(self, broker_id: BrokerId, may_be_follower: bool, kind: int, key: bytes) -> bool:
         """Whether the map has another broker for a key than the connection's."""
         if self.certainty == NOT_KNOWN:
             return True
@@ -311,7 +314,7 @@ class Router:
         # A follower may be the replica that the leader has named (KIP-392).
         is_follower = (
             self.certainty == ASSUMED
-            and api_key == FETCH
+            and may_be_follower
             and self.routing.is_replica(kind, key, self._reader.partition, self.identity)
         )
         return not is_follower

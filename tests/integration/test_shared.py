@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
@@ -18,6 +19,7 @@ from tests.integration.conftest import PATIENT
 from tests.integration.wire import Connection
 
 INVALID_REQUEST = 42
+LARGE_RECORD_BYTES = 900_000
 VALUES = [b"%03d" % number for number in range(600)]
 
 
@@ -104,6 +106,29 @@ def test_log_dirs_need_a_connection_whose_broker_is_known(
         path = answer[12 : 12 + path_bytes].decode()
         assert (result_count, error_code) == (1, 0)
         assert path.endswith(f"/kafka-{broker_id}")
+
+
+def test_large_records_of_two_brokers_on_one_connection(
+    shared: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    """The kernel passes on such bodies. Responses to pipelined requests keep their order and their bytes."""
+    topic = make_topic(**{"max.message.bytes": "2000000"})
+    partitions = [led_by(kafka, topic, broker_id) for broker_id in (1, 2)]
+    with Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.max.bytes": 2_000_000}) as producer:
+        for partition in partitions:
+            producer.produce(topic, os.urandom(LARGE_RECORD_BYTES), partition=partition)
+    expected = []
+    for broker_id, partition in zip((1, 2), partitions, strict=True):
+        with Connection(kafka.endpoints[broker_id - 1]) as direct:
+            expected.append(direct.ask(wire.fetch(1, topic, partition, 0)))
+    assert min(map(len, expected)) > LARGE_RECORD_BYTES
+    owner = owners(shared)[1]
+    for _ in range(5):
+        with Connection(shared.bootstrap_endpoint(owner)) as connection:
+            for number in range(6):
+                connection.send(wire.fetch(number, topic, partitions[number % 2], 0))
+            for number in range(6):
+                assert connection.receive() == (number, expected[number % 2])
 
 
 def test_consumer_in_a_rack_gets_all_records(shared: LocalFleet, make_topic: MakeTopic) -> None:

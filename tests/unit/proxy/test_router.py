@@ -346,8 +346,8 @@ def test_assumed_broker_that_is_down_does_not_keep_a_bootstrap_client(cluster: F
 def test_follower_may_serve_an_assumed_connection(cluster: FakeCluster) -> None:
     cluster.leads(2, replicas=(2, 1))
     tested = router(cluster, assumed=1)
-    assert passes(tested, fetch()) == 1
-    switch(tested, produce(), 2)
+    assert passes(tested, fetch_of_rack(b"")) == 1
+    switch(tested, fetch(), 2)
 
 
 def test_configuration_of_a_broker_goes_to_that_broker_and_identifies_nothing(cluster: FakeCluster) -> None:
