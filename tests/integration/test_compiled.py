@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fleet.core.model import Addressing
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.runtime.child import MODULES
@@ -20,8 +21,12 @@ MakeTopic = Callable[..., str]
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 
-def test_compiled_fleet_takes_over(kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
-    fleet, topic = LocalFleet(tmp_path, kafka.endpoints, 3, timing=IMPATIENT), make_topic()
+@pytest.mark.parametrize("addressing", ["identity_ports", "shared"])
+def test_compiled_fleet_takes_over(
+    kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic, addressing: Addressing
+) -> None:
+    fleet = LocalFleet(tmp_path, kafka.endpoints, 3, timing=IMPATIENT, addressing=addressing)
+    topic = make_topic()
     fleet.through = dict.fromkeys(fleet.members, compiled.launcher())
     with fleet:
         fleet.await_settled(frozenset(kafka.brokers))
