@@ -68,6 +68,7 @@ class Dialer:
     def dial(self, connection: ClientConnection) -> None:
         """Connect a client to a broker, or close the client when no broker can be reached."""
         self.attempts.end(connection)  # of a dial that is about to end
+        self.timed_out.discard(connection)
         self.tasks[connection] = self._loop.create_task(self._dial(connection))
 
     def give_up(self, connection: ClientConnection) -> None:
@@ -123,7 +124,7 @@ class Dialer:
                         if self.timed_out:
                             self.timed_out.discard(connection)
                         self.attempts.end(connection)
-                if connection.state is State.JOINED:
+                if connection.state is State.JOINED or not self._is_dialing(connection):
                     return
             connection.broker_unreachable()
         except Exception:

@@ -62,7 +62,8 @@ class Gatherings:
                 answer = merge(key, version, responses)
         except STREAM_ERRORS as error:
             log.warning("not all brokers answer a request that all of them must answer: %r", error)
-        on_answer(answer)
+        finally:
+            on_answer(answer)
 
     async def _ask_all(self, request: bytes) -> list[bytes]:
         """Raises: STREAM_ERRORS: one of the brokers does not answer, or the answers are too long."""

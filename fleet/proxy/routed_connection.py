@@ -89,7 +89,7 @@ class RoutedConnection(ClientConnection):
         """Number of frames that have waited: distinguishes the answers to each of them."""
         self._candidate: BrokerId | None = None
         """The broker that is dialed now."""
-        self._idle_brokers: dict[int, BrokerConnection] = {}
+        self._idle_brokers: dict[int, RoutedBrokerConnection] = {}
         """Connected brokers that get no requests now."""
 
     @property
@@ -107,11 +107,16 @@ class RoutedConnection(ClientConnection):
         self.router.wait = NOTHING
         self.router.whole_bytes = 0
         super().data_received(data)
-        if self.router.wait != NOTHING and not self._is_waiting and self._is_open:
+        if self.router.wait == NOTHING or self._is_waiting:
+            return
+        if self._is_open:
             self._await_route()
+        else:  # the goodbye is sent, and no other broker is dialed: the rest is discarded
+            self.unconsumed = b""
+            self._detach_broker()
 
     def eof_received(self) -> bool:
-        if self._is_waiting:  # the frame that waits may be Produce with acks=0
+        if self._is_waiting and self._is_open:  # the frame that waits may be Produce with acks=0
             self.has_ended = True
             return True
         return super().eof_received()
@@ -127,7 +132,7 @@ class RoutedConnection(ClientConnection):
             broker.greet(self.router.greeting)
         if not super().attach_broker(broker):
             return False
-        if self.has_ended and self.is_draining:
+        if self.has_ended and self.is_draining and self._is_open:
             self._start_drain_timer()
         self._advance_route()
         return True
@@ -202,16 +207,17 @@ class RoutedConnection(ClientConnection):
         """Let another broker get the requests."""
         self._stop_bodies()  # while the broker is attached: its transport reads again
         router, broker = self.router, self._release_broker()
+        known = self._idle_brokers.pop(router.next_upstream, None)
         if broker is not None:
             self._keep_idle(broker)
         router.switched()
         self._identify()
-        known = self._idle_brokers.pop(router.upstream, None)
         if known is not None:
             self.broker = known
             if self.pause_reasons & CLIENT_IS_FULL:
                 known.pause_reading()
-            if known.waiting_bytes > UNNOTICED_BY_BROKER_BYTES:
+            known.transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)  # reports a full buffer again
+            if known.is_behind:
                 self.broker_is_behind()
             self._advance_route()
             return
@@ -220,6 +226,7 @@ class RoutedConnection(ClientConnection):
 
     def _keep_idle(self, broker: BrokerConnection) -> None:
         """Keep a broker connected that gets no requests now, and let the oldest of too many leave."""
+        assert isinstance(broker, RoutedBrokerConnection)
         broker.resume_reading()  # to notice its end
         self._idle_brokers[self.router.upstream] = broker
         if len(self._idle_brokers) > MAX_IDLE_BROKERS:
@@ -245,6 +252,8 @@ class RoutedConnection(ClientConnection):
             log.exception("a frame that has waited cannot be processed")
             self.transport.abort()
             return
+        if self.broker is not None and self.router.upstream == self.router.identity:
+            self._identify()  # any broker was dialed, and turned out to be the right one
         if self.is_moving:
             self.advance()
         if self.has_ended and not self._is_waiting and self.state is not State.DIALING:
@@ -260,6 +269,11 @@ class RoutedConnection(ClientConnection):
             super()._keep(unconsumed)
         else:  # a read and a long Fetch, at most: nothing more is read until the frame passes
             self.unconsumed = unconsumed
+
+    def on_drain_deadline(self) -> None:
+        super().on_drain_deadline()
+        if self.has_ended and self.state is State.LEAVING:  # the client's end does not come again
+            self.close()
 
     def _set_alert(self) -> None:
         super()._set_alert()
@@ -278,12 +292,14 @@ class RoutedBrokerConnection(BrokerConnection):
     The broker learns the client's library from that request. The broker's answer is not passed on.
     """
 
-    __slots__ = ("_greeting_answer", "_is_greeting")
+    __slots__ = ("_greeting_answer", "_is_greeting", "is_behind")
 
     def __init__(self, host: Host, client: RoutedConnection) -> None:
         super().__init__(host, client)
         self._is_greeting = False
         self._greeting_answer = b""
+        self.is_behind = False
+        """Whether the transport has reported a full buffer last."""
 
     def greet(self, greeting: bytes) -> None:
         """Send the client's ApiVersions request."""
@@ -301,10 +317,12 @@ class RoutedBrokerConnection(BrokerConnection):
         super().data_received(data)
 
     def pause_writing(self) -> None:
+        self.is_behind = True
         if self._is_active:
             super().pause_writing()
 
     def resume_writing(self) -> None:
+        self.is_behind = False
         if self._is_active:
             super().resume_writing()
 

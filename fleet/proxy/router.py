@@ -208,7 +208,7 @@ class Router:
                     verdict = self._send_to(self.identity)
                 else:
                     verdict = self._pass_to_any()
-                self._has_credentials = True
+                self._has_credentials = verdict == ORDINARY
                 return verdict
             raise UnidentifiedBroker(
                 "client",

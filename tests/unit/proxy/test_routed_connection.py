@@ -35,30 +35,39 @@ LIMIT_S = 10.0
 
 
 class FakeTransport:
-    """Keeps what is written. With a limit it reports a full buffer once, as transports do."""
+    """Keeps what is written, with the flow control of asyncio's transports.
+
+    ``is_stuck``: whether the other side reads nothing, so that written bytes wait until `drain`.
+    """
 
     def __init__(self, protocol: Any = None) -> None:
         self.protocol = protocol
         self.written = b""
         self.waiting_bytes = 0
-        self.limit_bytes: int | None = None
-        self.is_paused = self.is_closed = self.has_eof = self._is_full = False
+        self.high_bytes = 64 * 1024
+        self.is_stuck = self.is_paused = self.is_closed = self.has_eof = self.is_full = False
 
     def write(self, data: bytes | memoryview) -> None:
         self.written += bytes(data)
-        if self.limit_bytes is None:
-            return
-        self.waiting_bytes += len(data)
-        if self.waiting_bytes > self.limit_bytes and not self._is_full:
-            self._is_full = True
+        if self.is_stuck:
+            self.waiting_bytes += len(data)
+            self._check()
+
+    def _check(self) -> None:
+        if self.waiting_bytes > self.high_bytes and not self.is_full:
+            self.is_full = True
             self.protocol.pause_writing()
 
-    def drain(self) -> None:
-        """The other side reads everything."""
-        self.waiting_bytes, self._is_full = 0, False
-        self.protocol.resume_writing()
+    def drain(self, left_bytes: int = 0) -> None:
+        """The other side reads, and leaves some bytes."""
+        self.waiting_bytes = left_bytes
+        if self.is_full and left_bytes <= self.high_bytes // 4:
+            self.is_full = False
+            self.protocol.resume_writing()
 
-    def set_write_buffer_limits(self, *_: object) -> None: ...
+    def set_write_buffer_limits(self, high: int | None = None) -> None:
+        self.high_bytes = 64 * 1024 if high is None else high
+        self._check()
 
     def get_write_buffer_size(self) -> int:
         return self.waiting_bytes
@@ -269,7 +278,7 @@ async def test_idle_broker_may_close_and_is_dialled_again() -> None:
 async def test_broker_that_was_paused_for_a_slow_client_is_read_again() -> None:
     """Found in review: the broker became idle while paused, and its next response was never read."""
     fleet = Fleet()
-    fleet.transport.limit_bytes = 0
+    fleet.transport.is_stuck = True
     await fleet.send(produce(1, b"t1"), produce(2, b"t2"), produce(3, b"t1"))
     await fleet.answer(1, 1, 2 * WRITE_BUFFER_BYTES)
     assert fleet.brokers[2][1].is_paused, "the client is still behind"
@@ -280,25 +289,117 @@ async def test_broker_that_was_paused_for_a_slow_client_is_read_again() -> None:
     assert not fleet.brokers[1][1].is_paused
 
 
-async def test_full_buffer_of_a_broker_counts_after_a_switch() -> None:
-    """Found in review: 40 MB waited for a broker that did not read, because its transport reports once."""
-    fleet = Fleet()
+def get_stuck(fleet: Fleet, *broker_ids: BrokerId) -> None:
+    """These brokers read nothing."""
 
     def connect(client: RoutedConnection) -> None:
         fleet.connect(client)
-        fleet.brokers[client.destination or 1][1].limit_bytes = 1024
+        broker_id = client.destination or 1
+        fleet.brokers[broker_id][1].is_stuck = broker_id in broker_ids
 
     fleet.dialing = connect
+
+
+async def send_until_paused(fleet: Fleet, topic: bytes, size: int, limit: int) -> int:
+    """Send requests until nothing more is read, or a number of them. Returns: how many."""
+    for number in range(limit):
+        if fleet.transport.is_paused:
+            return number
+        await fleet.send(produce(100 + number, topic, acks=0, size=size))
+    return limit
+
+
+@pytest.mark.parametrize("left_bytes", [0, 900, 3000])
+async def test_full_buffer_of_a_broker_counts_after_a_switch(left_bytes: int) -> None:
+    """Found in review: 40 MB waited for a broker that did not read, because its transport reports once."""
+    fleet = Fleet()
+    get_stuck(fleet, 1)
     await fleet.send(produce(1, b"t1", acks=0, size=3000))
     await fleet.send(produce(2, b"t2", acks=0))
-    for number in range(100):
-        if fleet.transport.is_paused:
-            break
-        await fleet.send(produce(3 + number, b"t1", acks=0, size=20_000))
+    if left_bytes < 3000:
+        fleet.brokers[1][1].drain(left_bytes)
+    await send_until_paused(fleet, b"t1", 20_000, 100)
     assert fleet.transport.is_paused
     assert fleet.brokers[1][1].waiting_bytes < 2 * WRITE_BUFFER_BYTES
     fleet.brokers[1][1].drain()
     assert not fleet.transport.is_paused
+
+
+async def test_broker_that_has_caught_up_while_idle_does_not_count_as_behind() -> None:
+    """Found in review: the client was never read again, although nothing waited for the broker."""
+    fleet = Fleet()
+    get_stuck(fleet, 1)
+    await fleet.send(produce(1, b"t1", acks=0, size=WRITE_BUFFER_BYTES), produce(2, b"t2", acks=0))
+    if fleet.transport.is_paused:
+        fleet.brokers[1][1].drain(20_000)
+    transport = fleet.brokers[1][1]
+    transport.drain(20_000)
+    await fleet.send(produce(3, b"t2", acks=0))
+    await fleet.send(produce(4, b"t1", acks=0))
+    transport.is_stuck = False
+    transport.drain()
+    assert await send_until_paused(fleet, b"t1", 10, 300) == 300
+
+
+async def test_round_robin_over_four_brokers_dials_each_once() -> None:
+    fleet = Fleet()
+    for number in range(12):
+        broker_id = number % 4 + 1
+        await fleet.send(produce(number, b"t%d" % broker_id))
+        await fleet.answer(broker_id, number)
+    assert fleet.dials == [1, 2, 3, 4]
+
+
+async def test_records_for_another_broker_after_the_goodbye_are_never_parsed() -> None:
+    """Found in review: bytes of a record became a request to the present broker."""
+    fleet = Fleet()
+    await fleet.send(produce(1, b"t1"))
+    await fleet.answer(1, 1)
+    fleet.client.leave()
+    frame, inner = produce(2, b"t2", acks=0, size=60_000), produce(66, b"t1", acks=0)
+    for piece in (frame[:50_000], inner, frame[50_000:]):
+        fleet.client.data_received(piece)
+    assert fleet.sent_to(1) == [1]
+    assert fleet.refusals == []
+
+
+async def test_client_that_ends_after_the_goodbye_is_closed() -> None:
+    fleet = Fleet()
+    await fleet.send(produce(1, b"t1"))
+    await fleet.answer(1, 1)
+    await fleet.send(produce(2, b"new"))
+    fleet.client.drain(0.0)
+    await asyncio.sleep(0.01)
+    assert (fleet.client.state, fleet.transport.has_eof) == (State.LEAVING, True)
+    fleet.client.eof_received()
+    assert fleet.transport.is_closed
+
+
+async def test_client_that_has_ended_before_the_goodbye_is_closed_at_the_deadline() -> None:
+    fleet = Fleet()
+    await fleet.send(produce(1, b"new", acks=0))
+    assert fleet.client.eof_received()
+    fleet.client.drain(0.0)
+    await asyncio.sleep(0.01)
+    assert fleet.transport.is_closed
+
+
+async def test_unread_reply_of_a_client_that_has_ended_is_cut_off() -> None:
+    """Found in review: the timer of the drain replaced the timer of the end."""
+    fleet = Fleet()
+    fleet.linger_s = 0.01
+    fleet.transport.is_stuck = True
+    waiting: list[RoutedConnection] = []
+    fleet.dialing = waiting.append
+    await fleet.send(request(18, 0, 1))
+    await fleet.send(produce(2, b"t1", acks=0))
+    fleet.client.drain(LIMIT_S)
+    assert fleet.client.eof_received()
+    aborted = asyncio.Event()
+    fleet.transport.abort = aborted.set  # type: ignore[method-assign]
+    fleet.connect(waiting[0])
+    async with asyncio.timeout(LIMIT_S):
+        await aborted.wait()
 
 
 async def test_many_fetches_with_a_rack_in_one_read_pass() -> None:
