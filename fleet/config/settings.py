@@ -20,7 +20,6 @@ from fleet.core.model import (
     IdentitySpace,
     Member,
     ProxyId,
-    address_at,
 )
 from fleet.core.weights import BalancedBy
 
@@ -151,7 +150,7 @@ class ListenerSettings:
     advertised_bootstrap_port: int
     advertised_first_port: int
     broker_host: str | None = None
-    """The host name template of ``AdvertisedListener``. If set, one socket serves all identities (SNI)."""
+    """The host name template of ``AdvertisedListener``. If set, one socket serves all identities."""
     first_address: str | None = None
     """The IP address that is bound for the first identity. If set, all sockets have the bootstrap port."""
     advertised_first_address: str | None = None
@@ -169,13 +168,17 @@ class ListenerSettings:
 
     def bound(self, identities: IdentitySpace) -> Iterator[tuple[BrokerId, Endpoint]]:
         """The socket of each identity; nothing if the bootstrap socket serves all of them."""
-        if self.broker_host is not None or self.is_shared:
+        if self.broker_host is not None:
             return
+        bound = AdvertisedListener(
+            self.name,
+            self.bind_host,
+            self.bootstrap_port,
+            self.first_port,
+            first_address=self.first_address,
+        )
         for broker_id, offset in identities.offsets():
-            if self.first_address is None:
-                yield broker_id, Endpoint(self.bind_host, self.first_port + offset)
-            else:
-                yield broker_id, Endpoint(address_at(self.first_address, offset), self.bootstrap_port)
+            yield broker_id, bound.endpoint(broker_id, offset)
 
     def to_advertised(self) -> AdvertisedListener:
         """The part of these settings that clients and other members see."""
@@ -555,7 +558,7 @@ def advice(settings: Settings) -> tuple[str, ...]:
     sentences += [
         f"listeners.{name}: all brokers have the same host name, so kafkajs and librdkafka before 2.10 take "
         "them for one broker and lose records, and @platformatic/kafka uses one connection for all of them; "
-        f" add `broker_host: broker-{BROKER_ID}.{PROXY_ID}.kafka.example`"
+        f"add `broker_host: broker-{BROKER_ID}.{PROXY_ID}.kafka.example`"
         for name in sorted(names)
     ]
     tracing = settings.tracing

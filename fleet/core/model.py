@@ -181,13 +181,12 @@ class Member:
 
     def endpoint(self, listener: str, broker_id: BrokerId) -> Endpoint | None:
         """The member's address for an identity on a listener; None if it has no such address."""
-        offset = self.identities.offset(broker_id)
-        if offset is None:
-            return None
-        for advertised in self.listeners:
-            if advertised.name == listener:
-                return advertised.endpoint(broker_id, offset)
-        return None
+        offset, advertised = self.identities.offset(broker_id), self.listener(listener)
+        return None if offset is None or advertised is None else advertised.endpoint(broker_id, offset)
+
+    def listener(self, name: str) -> AdvertisedListener | None:
+        """The listener of a name; None if the member has none."""
+        return next((each for each in self.listeners if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)

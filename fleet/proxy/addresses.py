@@ -167,11 +167,8 @@ class AddressBook:
 
     def _my_host(self) -> str:
         member = self._directory.members.get(self._me)
-        if member is not None:
-            for advertised in member.listeners:
-                if advertised.name == self._listener:
-                    return advertised.host
-        return NO_HOST
+        advertised = None if member is None else member.listener(self._listener)
+        return NO_HOST if advertised is None else advertised.host
 
 
 class ClientAddresses(Addresses):

@@ -24,9 +24,10 @@ from fleet.core.errors import LimitExceeded, TimeLimit, TruncatedFrame, WireErro
 from fleet.core.foreign_protocols import explain_refusal
 from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES, BrokerConnection
 from fleet.proxy.budget import IN_FLIGHT_BYTES, in_flight_limit
+from fleet.proxy.frame_limits import HEADER_LIMIT_BYTES
 from fleet.proxy.host import BODY_PASSES, LEAVING, Host, State
 from fleet.proxy.large_bodies import LargeBodies
-from fleet.proxy.session import HEADER_LIMIT_BYTES, MANY_IN_FLIGHT, Session
+from fleet.proxy.session import MANY_IN_FLIGHT, Session
 from fleet.proxy.splice import LARGE_BODY_BYTES
 from fleet.proxy.streaming_patch import Write
 from fleet.proxy.timeouts import ClientTimeout

@@ -56,8 +56,9 @@ class RoutedConnection(ClientConnection):
     """The client's side.
 
     Args:
+        host, traffic, listener: see `ClientConnection`.
+        make_session: called with the client's host and the router once the client is connected.
         router: of the session.
-        other: see `ClientConnection`.
     """
 
     __slots__ = (
@@ -248,7 +249,7 @@ class RoutedConnection(ClientConnection):
         self.release(_ROUTE_IS_AWAITED)
         try:
             self.data_received(b"")
-        except Exception:
+        except Exception:  # as in an event of the transport, which the loop would log, and close
             log.exception("a frame that has waited cannot be processed")
             self.transport.abort()
             return

@@ -21,6 +21,7 @@ from librt.strings import read_i16_be, read_i32_be
 
 from fleet.core.errors import OversizeFrame, UnidentifiedBroker
 from fleet.core.model import BrokerId
+from fleet.proxy.frame_limits import HEADER_LIMIT_BYTES, PROBE_LIMIT_BYTES
 from fleet.proxy.routing_map import UNKNOWN, RoutingMap
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import read_expectation
@@ -62,18 +63,13 @@ SWITCH: Final = 2
 """Wait until nothing is in flight, and connect to `Router.next_upstream`."""
 QUIET: Final = 3
 """Wait until nothing is in flight."""
-REPLACE: Final = 5
-"""Present the frame again as `Router.replacement`."""
 GATHER: Final = 4
 """Send `Router.request` to all brokers, and call `Router.gathered` with the answer."""
+REPLACE: Final = 5
+"""Present the frame again as `Router.replacement`."""
 
-MAX_HEADER_BYTES: Final = 36 * 1024
-"""The part of a request in which its key must be."""
-MAX_LOCAL_REQUEST_BYTES: Final = 36 * 1024
-"""The longest request that is answered here."""
 MAX_FETCH_BYTES: Final = 128 * 1024
-"""The longest Fetch that must be seen whole: one of 3,500 partitions."""
-MAX_API_VERSIONS_BYTES: Final = 4 * 1024
+"""The longest Fetch that must be seen whole. A partition takes 28 to 33 bytes."""
 
 
 class Cluster(Protocol):
@@ -97,7 +93,7 @@ class Router:
 
     Args:
         cluster: shared by all connections of the worker.
-        key: reads keys; shared, as one frame is read at a time.
+        reader: reads keys; shared, as one frame is read at a time.
         assumed: the only identity that the member owns, or None.
 
     ``identity`` is the broker that the connection is for, or ANY; ``certainty`` says how it is known.
@@ -193,8 +189,10 @@ class Router:
                     return self._blank_rack(data, pos, end, version)
                 return verdict
             if found == KEY_INCOMPLETE:
-                if end - pos >= MAX_HEADER_BYTES:
-                    raise OversizeFrame("client", f"no key in {MAX_HEADER_BYTES} bytes of request {api_key}")
+                if end - pos >= HEADER_LIMIT_BYTES:
+                    raise OversizeFrame(
+                        "client", f"no key in {HEADER_LIMIT_BYTES} bytes of request {api_key}"
+                    )
                 return INCOMPLETE
             if self.certainty == NOT_KNOWN and has_sessions(api_key, version):
                 return self._reply_locally(data, pos, end, is_first)
@@ -345,7 +343,7 @@ class Router:
         """Learn the broker that the client names, or answer for all brokers together."""
         size: int = read_i32_be(data, pos)
         after: i64 = pos + 4 + size
-        if self.upstream != NO_UPSTREAM or self.greeting or not 0 <= size <= MAX_API_VERSIONS_BYTES - 4:
+        if self.upstream != NO_UPSTREAM or self.greeting or not 0 <= size <= PROBE_LIMIT_BYTES - 4:
             return self._pass_to_any()
         if after > end:
             return INCOMPLETE
@@ -377,10 +375,8 @@ class Router:
         api_key: int = read_i16_be(data, pos + 4)
         version: int = read_i16_be(data, pos + 6)
         correlation_id: int = read_i32_be(data, pos + 8)
-        if not 10 <= size <= MAX_LOCAL_REQUEST_BYTES - 4:
-            raise OversizeFrame(
-                "client", f"request {api_key} of {size} bytes is above {MAX_LOCAL_REQUEST_BYTES}"
-            )
+        if not 10 <= size <= HEADER_LIMIT_BYTES - 4:
+            raise OversizeFrame("client", f"request {api_key} of {size} bytes is above {HEADER_LIMIT_BYTES}")
         if after > end:
             return INCOMPLETE
         if api_key in (LIST_GROUPS, LIST_TRANSACTIONS):

@@ -24,7 +24,7 @@ from librt.strings import read_i16_be, read_i32_be
 
 from fleet.core.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.frame_limits import Limits
+from fleet.proxy.frame_limits import HEADER_LIMIT_BYTES, PROBE_LIMIT_BYTES, Limits
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.router import EXACT, NOTHING, Router
 from fleet.proxy.streaming_patch import Write
@@ -52,12 +52,6 @@ from fleet.proxy.wire.verdicts import INCOMPLETE, ORDINARY
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-HEADER_LIMIT_BYTES: Final = 36 * 1024
-"""The longest part of a request that must be read at once: 32 KiB of client and transactional id, and more.
-Bytes that ``receive_from_client`` leaves unconsumed are always fewer."""
-
-PROBE_LIMIT_BYTES: Final = 4 * 1024
-"""The longest ApiVersions request of an unknown version that is answered here and not by the broker."""
 MAX_REPLIES_PER_READ: Final = 1024
 """Local replies to the requests of one read. Members probe each other ten times a second."""
 MAX_REPORTED_CLIENT_ID_BYTES: Final = 256

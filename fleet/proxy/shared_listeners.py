@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from fleet.core.errors import MalformedFrame
-from fleet.core.model import AdvertisedListener, BrokerId, Directory, Endpoint, Member, ProxyId
+from fleet.core.model import BrokerId, Directory, Endpoint, ProxyId
 from fleet.proxy.brokers import Upstreams
 from fleet.proxy.gatherings import Gatherings
 from fleet.proxy.lookups import KeyLookups
@@ -58,12 +58,9 @@ class SharedListeners(Cluster):
     def apply(self, directory: Directory) -> None:
         """Take a new directory."""
         self._common_versions = None
-        for listener in self._listeners:
-            self._only_identity[listener] = only_identity(directory, listener, self._me)
-            if has_common_address(directory, listener, self._me):
-                self._common.add(listener)
-            else:
-                self._common.discard(listener)
+        listeners, me = self._listeners, self._me
+        self._only_identity = {each: only_identity(directory, each, me) for each in listeners}
+        self._common = {each for each in listeners if has_common_address(directory, each, me)}
 
     def is_common(self, listener: str) -> bool:
         """Whether another member advertises the same address, so that ownership means nothing to clients."""
@@ -133,15 +130,10 @@ def only_identity(directory: Directory, listener: str, me: ProxyId) -> BrokerId 
 
 def has_common_address(directory: Directory, listener: str, me: ProxyId) -> bool:
     """Whether another member advertises the address of a listener of this member, as behind a balancer."""
-    mine = _advertised(directory.members.get(me), listener)
-    others = (_advertised(each, listener) for proxy_id, each in directory.members.items() if proxy_id != me)
-    return mine is not None and any(each is not None and _address(each) == _address(mine) for each in others)
-
-
-def _advertised(member: Member | None, listener: str) -> AdvertisedListener | None:
-    listeners = () if member is None else member.listeners
-    return next((each for each in listeners if each.name == listener), None)
-
-
-def _address(listener: AdvertisedListener) -> Endpoint:
-    return Endpoint(listener.broker_host or listener.host, listener.bootstrap_port)
+    addresses = {
+        proxy_id: Endpoint(advertised.broker_host or advertised.host, advertised.bootstrap_port)
+        for proxy_id, member in directory.members.items()
+        if (advertised := member.listener(listener)) is not None
+    }
+    mine = addresses.pop(me, None)
+    return mine is not None and mine in addresses.values()

@@ -39,8 +39,7 @@ def group_with_coordinator_of(kafka: KafkaCluster, group: str) -> str:
 
 def owner_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
     """The member that owns the identity of a group's coordinator."""
-    owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
-    return owners[coordinator(kafka, group)]
+    return fleet.owners()[coordinator(kafka, group)]
 
 
 def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:

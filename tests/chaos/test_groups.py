@@ -62,8 +62,7 @@ def test_librdkafka_group_survives_its_coordinators_proxy(
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         coordinator = admin.describe_consumer_groups([topic])[topic].result(30).coordinator
         assert coordinator is not None
-        owner = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
-        fleet.kill(owner[coordinator.id])
+        fleet.kill(fleet.owners()[coordinator.id])
         expired_s = time.monotonic() + 3 * SESSION_S
         wait_for(lambda: bool(lost) or time.monotonic() > expired_s, "three sessions' time", 4 * SESSION_S)
         assert not lost

@@ -64,9 +64,9 @@ class Deployment:
         if self.fleet is None:
             self.kafka.kill(broker_id)
             return str(broker_id)
-        owners = {each.broker_id: each.committed[0] for each in self.fleet.ownership("p1").identities}
-        self.fleet.kill(owners[broker_id])
-        return owners[broker_id]
+        owner = self.fleet.owners()[broker_id]
+        self.fleet.kill(owner)
+        return owner
 
     def revive(self, victim: str) -> None:
         if self.fleet is None:

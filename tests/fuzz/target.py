@@ -27,9 +27,10 @@ from typing import Any, Final
 from fleet.core.errors import Peer, WireError
 from fleet.core.model import BrokerId, Endpoint
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.frame_limits import HEADER_LIMIT_BYTES
 from fleet.proxy.frame_limits import Limits as SessionLimits
 from fleet.proxy.rewriter import AT_ONCE_BYTES
-from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.proxy.session import Session
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.api_versions import offered_range
 from fleet.proxy.wire.configs import carries_address

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,6 +41,27 @@ def produce(bootstrap: str, topic: str, values: Collection[bytes], **config: Any
     assert producer.flush(LIMIT_S) == 0
     assert failures == []
     assert len(delivered) == len(values)
+
+
+def produce_by_java(
+    kafka: KafkaCluster, bootstrap: str, topic: str, number: int, *options: str, java_options: str = ""
+) -> None:
+    """Produce records with Kafka's console producer, which must report no error.
+
+    Args: options: more arguments of the producer; java_options: of its JVM.
+    """
+    command = ("--bootstrap-server", bootstrap, "--topic", topic, *options)
+    done = subprocess.run(
+        kafka.tool_command("org.apache.kafka.tools.ConsoleProducer", *command),
+        input="".join(f"{each}\n" for each in range(number)),
+        capture_output=True,
+        text=True,
+        timeout=2 * LIMIT_S,
+        check=False,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": java_options},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ERROR" not in done.stderr
 
 
 def read_all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
@@ -20,7 +19,7 @@ from tests import previous_release
 from tests.certificates import Authority
 from tests.conftest import IMPATIENT, MakeTopic, fleets
 from tests.integration import wire
-from tests.integration.clients import count, produce, read_all, wait_for
+from tests.integration.clients import count, produce, produce_by_java, read_all, wait_for
 from tests.integration.conftest import PATIENT
 from tests.integration.test_frames import config_error
 from tests.integration.wire import Connection
@@ -45,38 +44,28 @@ def address(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId) -> Endpoi
     return Endpoint(str(ip_address(first) + broker_id - 1), fleet.bootstrap_endpoint(proxy_id).port)
 
 
-def advertised(at: Endpoint) -> dict[BrokerId, Endpoint]:
-    """The brokers in the Metadata that a member gives."""
-    with Connection(at) as connection:
-        return wire.brokers_of(connection.ask(wire.metadata(1)))
-
-
 def advertises_addresses(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
-    found = advertised(fleet.bootstrap_endpoint(proxy_id))
+    found = wire.advertised(fleet.bootstrap_endpoint(proxy_id))
     return all(
-        address(fleet, owner, broker_id) == found[broker_id] for broker_id, owner in owners(fleet).items()
+        address(fleet, owner, broker_id) == found[broker_id] for broker_id, owner in fleet.owners().items()
     )
-
-
-def owners(fleet: LocalFleet) -> dict[BrokerId, ProxyId]:
-    return {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
 
 
 @pytest.mark.size("test")
 def test_metadata_has_owners_and_each_member_has_every_address(addressed: LocalFleet) -> None:
     expected = {
-        broker_id: address(addressed, owner, broker_id) for broker_id, owner in owners(addressed).items()
+        broker_id: address(addressed, owner, broker_id) for broker_id, owner in addressed.owners().items()
     }
     for proxy_id in MEMBERS:
-        assert advertised(addressed.bootstrap_endpoint(proxy_id)) == expected
-        assert advertised(address(addressed, proxy_id, 3)) == expected
+        assert wire.advertised(addressed.bootstrap_endpoint(proxy_id)) == expected
+        assert wire.advertised(address(addressed, proxy_id, 3)) == expected
 
 
 @pytest.mark.size("test")
 def test_each_address_leads_to_its_broker(addressed: LocalFleet, kafka: KafkaCluster) -> None:
     """Brokers refuse to describe the configuration of another broker."""
     for proxy_id in MEMBERS:
-        for broker_id in owners(addressed):
+        for broker_id in addressed.owners():
             with Connection(address(addressed, proxy_id, broker_id)) as connection:
                 assert config_error(connection, broker_id) == 0
                 assert config_error(connection, broker_id % len(kafka.brokers) + 1) != 0
@@ -97,29 +86,15 @@ def test_java_finds_brokers_by_address_and_a_survivor_after_a_death(
     addressed: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
-
-    def produce_by_java(number: int) -> None:
-        done = subprocess.run(
-            kafka.tool_command(
-                "org.apache.kafka.tools.ConsoleProducer",
-                *("--bootstrap-server", addressed.bootstrap(), "--topic", topic),
-            ),
-            input="".join(f"{each}\n" for each in range(number)),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "ERROR" not in done.stderr
-
-    produce_by_java(200)
+    produce_by_java(kafka, addressed.bootstrap(), topic, 200)
     assert count(kafka.bootstrap_servers, topic) == 200
     addressed.kill("p2")
     addressed.await_settled(frozenset(kafka.brokers), ["p1", "p3"])
-    survivors = {addressed.owner_of(each) for each in advertised(addressed.bootstrap_endpoint("p1")).values()}
+    survivors = {
+        addressed.owner_of(each) for each in wire.advertised(addressed.bootstrap_endpoint("p1")).values()
+    }
     assert survivors == {"p1", "p3"}
-    produce_by_java(100)
+    produce_by_java(kafka, addressed.bootstrap(), topic, 100)
     wait_for(lambda: count(kafka.bootstrap_servers, topic) == 300, "all records")
     addressed.start("p2")
     addressed.await_settled(frozenset(kafka.brokers), MEMBERS)
@@ -170,8 +145,8 @@ def test_members_of_the_previous_release_never_advertise_the_addresses(
     with fleet:
         fleet.await_settled(brokers)
         upgrade("p1")
-        fleet.wait_until(lambda: "p1" in owners(fleet).values(), "the new member owns a broker")
-        mixed = {proxy_id: advertised(fleet.bootstrap_endpoint(proxy_id)) for proxy_id in MEMBERS}
+        fleet.wait_until(lambda: "p1" in fleet.owners().values(), "the new member owns a broker")
+        mixed = {proxy_id: wire.advertised(fleet.bootstrap_endpoint(proxy_id)) for proxy_id in MEMBERS}
         for proxy_id in ("p2", "p3"):
             owned = {fleet.owner_of(endpoint) for endpoint in mixed[proxy_id].values()}
             assert owned <= {"p2", "p3"}, mixed

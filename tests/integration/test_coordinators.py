@@ -27,7 +27,7 @@ def test_client_on_new_connections_is_answered_after_a_drain(
     exists."""
     fleet = make_fleet()
     expected = coordinator(kafka, GROUP)
-    owner = next(each.committed[0] for each in fleet.ownership("p1").identities if each.broker_id == expected)
+    owner = fleet.owners()[expected]
 
     def coordinator_named_by(proxy_id: str, software: str | None = None) -> int | None:
         with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:

@@ -95,7 +95,7 @@ def test_go_client_learns_only_the_owners_addresses(
 ) -> None:
     """The same ids as directly, each at its owner's address. Brokers name any of them as the controller."""
     topic = make_topic()
-    owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
+    owners = fleet.owners()
     directly = run(program, "addresses", kafka.bootstrap_servers, topic, topic)
     through = run(program, "addresses", fleet.bootstrap(), topic, topic)
     for event in ("broker", "leader", "replica", "coordinator", "transaction coordinator"):

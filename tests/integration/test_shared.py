@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from fleet.core.model import BrokerId, Endpoint, ProxyId
+from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeTopic, fleets
@@ -37,25 +37,15 @@ def shared(
         yield make(request.param, addressing="shared", timing=PATIENT)
 
 
-def advertised(at: Endpoint) -> dict[BrokerId, Endpoint]:
-    """The brokers in the Metadata that a member gives."""
-    with Connection(at) as connection:
-        return wire.brokers_of(connection.ask(wire.metadata(1)))
-
-
-def owners(fleet: LocalFleet) -> dict[BrokerId, ProxyId]:
-    return {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
-
-
 def test_brokers_have_names_of_their_own_at_the_port_of_their_owner(shared: LocalFleet) -> None:
     expected = {
         broker_id: Endpoint(
             f"127.88.{owner.removeprefix('p')}.{broker_id}", shared.bootstrap_endpoint(owner).port
         )
-        for broker_id, owner in owners(shared).items()
+        for broker_id, owner in shared.owners().items()
     }
     for proxy_id in shared.members:
-        assert advertised(shared.bootstrap_endpoint(proxy_id)) == expected
+        assert wire.advertised(shared.bootstrap_endpoint(proxy_id)) == expected
 
 
 @pytest.mark.proves("librdkafka", "shared port")
@@ -96,7 +86,7 @@ def test_log_dirs_need_a_connection_whose_broker_is_known(
     topic = make_topic()
     for broker_id in kafka.brokers:
         partition = led_by(kafka, topic, broker_id)
-        with Connection(shared.bootstrap_endpoint(owners(shared)[broker_id])) as connection:
+        with Connection(shared.bootstrap_endpoint(shared.owners()[broker_id])) as connection:
             if len(shared.members) == 1:  # else the member owns one broker, which the client means
                 refused = connection.ask(wire.describe_log_dirs(1))
                 assert struct.unpack_from(">iih", refused)[1:] == (1, INVALID_REQUEST)
@@ -122,7 +112,7 @@ def test_large_records_of_two_brokers_on_one_connection(
         with Connection(kafka.endpoints[broker_id - 1]) as direct:
             expected.append(direct.ask(wire.fetch(1, topic, partition, 0)))
     assert min(map(len, expected)) > LARGE_RECORD_BYTES
-    owner = owners(shared)[1]
+    owner = shared.owners()[1]
     for _ in range(5):
         with Connection(shared.bootstrap_endpoint(owner)) as connection:
             for number in range(6):

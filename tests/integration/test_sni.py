@@ -5,7 +5,6 @@ A private file resolves names.
 
 from __future__ import annotations
 
-import os
 import ssl
 import subprocess
 import sys
@@ -22,9 +21,8 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from tests.certificates import Authority
 from tests.conftest import MakeTopic
 from tests.integration import wire
-from tests.integration.clients import count, wait_for
+from tests.integration.clients import count, produce_by_java, wait_for
 from tests.integration.conftest import PATIENT
-from tests.integration.wire import Connection
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -103,15 +101,14 @@ def advertised(fleet: LocalFleet, authority: Authority, proxy_id: str, name: str
     """The brokers in one member's Metadata, requested with a server name."""
     port = fleet.bootstrap_endpoint(proxy_id).port
     context = ssl.create_default_context(cafile=authority.certificate)
-    with Connection(Endpoint("127.0.0.1", port), context, name) as connection:
-        return wire.brokers_of(connection.ask(wire.metadata(1)))
+    return wire.advertised(Endpoint("127.0.0.1", port), context, name)
 
 
 @pytest.mark.size("test")
 def test_metadata_names_owners_and_every_member_takes_every_name(
     named: LocalFleet, authority: Authority
 ) -> None:
-    owners = {each.broker_id: each.committed[0] for each in named.ownership("p1").identities}
+    owners = named.owners()
     expected = {
         broker_id: Endpoint(f"broker-{broker_id}.{owner}.fleet.example", named.bootstrap_endpoint(owner).port)
         for broker_id, owner in owners.items()
@@ -121,10 +118,8 @@ def test_metadata_names_owners_and_every_member_takes_every_name(
         for name in (f"{proxy_id}.fleet.example", f"broker-3.{proxy_id}.fleet.example"):
             assert advertised(named, authority, proxy_id, name) == expected
     context.check_hostname = False  # a client's old address leads here after names have moved
-    with Connection(
-        Endpoint("127.0.0.1", named.bootstrap_endpoint("p1").port), context, "broker-2.p3.fleet.example"
-    ) as connection:
-        assert wire.brokers_of(connection.ask(wire.metadata(1))) == expected
+    bootstrap = Endpoint("127.0.0.1", named.bootstrap_endpoint("p1").port)
+    assert wire.advertised(bootstrap, context, "broker-2.p3.fleet.example") == expected
 
 
 @pytest.mark.size("test")
@@ -161,21 +156,9 @@ def test_java_finds_brokers_by_name_and_a_survivor_after_a_death(
     topic = make_topic()
 
     def produce(number: int) -> None:
-        done = subprocess.run(
-            kafka.tool_command(
-                "org.apache.kafka.tools.ConsoleProducer",
-                *("--bootstrap-server", named.bootstrap(), "--topic", topic),
-                *("--command-config", str(properties)),
-            ),
-            input="".join(f"{each}\n" for each in range(number)),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}"},
-        )
-        assert done.returncode == 0, done.stderr
-        assert "ERROR" not in done.stderr
+        names = f"-Djdk.net.hosts.file={hosts}"
+        options = ("--command-config", str(properties))
+        produce_by_java(kafka, named.bootstrap(), topic, number, *options, java_options=names)
 
     produce(200)
     assert count(kafka.bootstrap_servers, topic) == 200

@@ -167,6 +167,14 @@ IN_ORDER = "end of file after 0 of 4 bytes"
 """The ends of an orderly closed connection: between two answers, and without a reset."""
 
 
+def advertised(
+    endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_name: str | None = None
+) -> dict[int, Endpoint]:
+    """The brokers in the Metadata that a member gives."""
+    with Connection(endpoint, tls, server_name) as connection:
+        return brokers_of(connection.ask(metadata(1)))
+
+
 class Connection:
     """A blocking connection that sends and receives frames.
 

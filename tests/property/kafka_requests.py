@@ -15,6 +15,8 @@ from tests.property.model_broker import (
 )
 from tests.property.wire_fleet import request
 
+FETCH: Final = 1
+METADATA: Final = 3
 NO_TAGS: Final = b"\0"
 SOFTWARE: Final = b"\7client\0041.0\0"
 """The body of an ApiVersions request, from v3 on."""
@@ -65,3 +67,24 @@ def produce(
         null = b"\0" if header_version(PRODUCE, version) == FLEXIBLE_HEADER else b"\xff\xff"
     body = (transactional_id or null) + struct.pack(">hi", acks, 30_000) + b"records"
     return ask(PRODUCE, version, correlation_id, body, tags, client_id)
+
+
+def produce_to(
+    topic: bytes, correlation_id: int = 1, acks: int = 1, *, partition: int = 0, size: int = 0
+) -> bytes:
+    """Produce v8 of a number of zero bytes to one partition. Source: ProduceRequest.json"""
+    body = struct.pack(">hhi", -1, acks, 1000) + struct.pack(">i", 1) + string(topic)
+    body += struct.pack(">iii", 1, partition, size) + bytes(size)
+    return request(PRODUCE, 8, correlation_id, body)
+
+
+def fetch_in_rack(topic: bytes, rack: bytes, correlation_id: int = 1) -> bytes:
+    """Fetch v11 of partition 0. Source: FetchRequest.json"""
+    body = struct.pack(">iiiibii", -1, 500, 1, 1, 0, 0, 0)
+    body += struct.pack(">i", 1) + string(topic) + struct.pack(">iiiqqi", 1, 0, 0, 0, 0, 1)
+    return request(FETCH, 11, correlation_id, body + struct.pack(">i", 0) + string(rack))
+
+
+def metadata(correlation_id: int = 1) -> bytes:
+    """Metadata v1 of no topic. Source: MetadataRequest.json"""
+    return request(METADATA, 1, correlation_id, struct.pack(">i", 0))

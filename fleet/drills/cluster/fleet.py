@@ -313,6 +313,10 @@ class LocalFleet:
         except ValueError as error:
             raise AdminError(f"{proxy_id}: /ownership is not a document of this version") from error
 
+    def owners(self, proxy_id: ProxyId = "p1") -> dict[BrokerId, ProxyId]:
+        """The first committed owner of each identity, as one member knows them. Raises: AdminError."""
+        return {each.broker_id: each.committed[0] for each in self.ownership(proxy_id).identities}
+
     def try_ownership(self, proxy_id: ProxyId, limit_s: float = _ANSWER_LIMIT_S) -> OwnershipDocument | None:
         """One member's view of the fleet; None if the member does not answer."""
         try:

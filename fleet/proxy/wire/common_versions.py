@@ -12,14 +12,12 @@ from typing import Any, Final
 
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.api_versions import NAMES_SOFTWARE_FROM, offered_range
+from fleet.proxy.wire.body_reader import BodyReader
 from fleet.proxy.wire.primitives import (
     OUT_OF_BYTES,
     encode_varint,
     pack_int16,
     pack_int32,
-    read_int16,
-    read_varint,
-    skip_tags,
 )
 
 ZERO_FEATURES_FROM: Final = 4
@@ -59,19 +57,18 @@ def read_versions(body: bytes) -> Versions:
 
     Raises: MalformedFrame: the bytes are no such body, or have an error code
     """
-    buf = memoryview(body)
+    reader = BodyReader(body, 0, is_flexible=True, peer="broker")
     try:
-        (error_code,) = read_int16(buf, 0)
+        error_code = reader.int16()
         if error_code:
             raise MalformedFrame("broker", f"ApiVersions answers error {error_code}")
-        count, pos = read_varint(buf, 2)
         ranges: dict[int, Levels] = {}
-        for _ in range(count - 1):
-            key, low, high = _range.unpack_from(buf, pos)
-            ranges[key] = (low, high)
-            pos = skip_tags(buf, pos + _range.size)
-        pos += 4  # throttle time
-        tags = _read_tags(buf, pos)
+        for _ in range(reader.count()):
+            key = reader.int16()
+            ranges[key] = (reader.int16(), reader.int16())
+            reader.tags()
+        reader.int32()  # throttle time
+        tags = {reader.varint(): reader.take(reader.varint()) for _ in range(reader.varint())}
         epoch = _epoch.unpack(tags[_EPOCH_TAG])[0] if _EPOCH_TAG in tags else UNKNOWN_EPOCH
         return Versions(
             ranges,
@@ -83,28 +80,13 @@ def read_versions(body: bytes) -> Versions:
         raise MalformedFrame("broker", f"ApiVersions response of {len(body)} bytes is too short") from error
 
 
-def _read_tags(buf: memoryview, pos: int) -> dict[int, bytes]:
-    count, pos = read_varint(buf, pos)
-    found: dict[int, bytes] = {}
-    for _ in range(count):
-        tag, pos = read_varint(buf, pos)
-        size, pos = read_varint(buf, pos)
-        if pos + size > len(buf):
-            raise IndexError(pos)
-        found[tag] = bytes(buf[pos : pos + size])
-        pos += size
-    return found
-
-
 def _read_features(encoded: bytes) -> dict[bytes, Levels]:
-    count, pos = read_varint(encoded, 0)
-    buf, found = memoryview(encoded), {}
-    for _ in range(count - 1):
-        length, pos = read_varint(buf, pos)
-        name = bytes(buf[pos : pos + length - 1])
-        pos += length - 1
-        found[name] = _levels.unpack_from(buf, pos)
-        pos = skip_tags(buf, pos + _levels.size)
+    reader = BodyReader(encoded, 0, is_flexible=True, peer="broker")
+    found: dict[bytes, Levels] = {}
+    for _ in range(reader.count()):
+        name = reader.text() or b""
+        found[name] = (reader.int16(), reader.int16())
+        reader.tags()
     return found
 
 

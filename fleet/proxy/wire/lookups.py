@@ -16,16 +16,13 @@ from typing import Final
 from fleet.core.errors import MalformedFrame
 from fleet.core.model import BrokerId
 from fleet.proxy.wire.api_versions import API_VERSIONS
+from fleet.proxy.wire.body_reader import BodyReader
 from fleet.proxy.wire.coordinators import FIND_COORDINATOR
 from fleet.proxy.wire.primitives import (
     OUT_OF_BYTES,
     classic_string,
     encode_varint,
     pack_int32,
-    read_int16,
-    read_int32,
-    read_varint,
-    skip_tags,
 )
 from fleet.proxy.wire.routes import GROUP, TRANSACTION
 from fleet.proxy.wire.routing_keys import UUID_BYTES
@@ -55,7 +52,6 @@ class TopicAnswer:
         leaders, replicas: by the index of the partition; -1 without a leader.
     """
 
-    error_code: int
     name: bytes | None
     topic_id: bytes | None
     leaders: tuple[BrokerId, ...]
@@ -111,58 +107,11 @@ def coordinator_request(version: int, correlation_id: int, kind: int, keys: Sequ
     return _frame(FIND_COORDINATOR, version, correlation_id, body)
 
 
-class _Body:
-    """Reads a response from the end of its correlation id on."""
-
-    def __init__(self, frame: bytes, *, flexible: bool = True) -> None:
-        self._buf = memoryview(frame)
-        self._pos = 4
-        if flexible:
-            self.tags()
-
-    def int16(self) -> int:
-        (value,) = read_int16(self._buf, self._pos)
-        self._pos += 2
-        return int(value)
-
-    def int32(self) -> int:
-        (value,) = read_int32(self._buf, self._pos)
-        self._pos += 4
-        return int(value)
-
-    def skip(self, size_bytes: int) -> None:
-        self._pos += size_bytes
-
-    def count(self) -> int:
-        """The number of elements of an array; 0 for null. Each element has at least one byte."""
-        value, self._pos = read_varint(self._buf, self._pos)
-        if value - 1 > len(self._buf) - self._pos:
-            raise MalformedFrame("broker", f"an array claims {value - 1} elements")
-        return max(value - 1, 0)
-
-    def string(self) -> bytes | None:
-        length, self._pos = read_varint(self._buf, self._pos)
-        if not length:
-            return None
-        return self.take(length - 1)
-
-    def take(self, size_bytes: int) -> bytes:
-        if self._pos + size_bytes > len(self._buf):
-            raise IndexError(self._pos)
-        value = bytes(self._buf[self._pos : self._pos + size_bytes])
-        self._pos += size_bytes
-        return value
-
-    def ids(self) -> tuple[BrokerId, ...]:
-        return tuple(self.int32() for _ in range(self.count()))
-
-    def tags(self) -> None:
-        self._pos = skip_tags(self._buf, self._pos)
-
-    def check_end(self) -> None:
-        """Raises: IndexError: the last field ends behind the end of the response."""
-        if self._pos > len(self._buf):
-            raise IndexError(self._pos)
+def _body(frame: bytes, *, is_flexible: bool = True) -> BodyReader:
+    """A reader of a response, behind its correlation id and its tagged fields."""
+    body = BodyReader(frame, 4, is_flexible=is_flexible, peer="broker")
+    body.tags()
+    return body
 
 
 def read_ranges(frame: bytes) -> dict[int, tuple[int, int]]:
@@ -172,7 +121,7 @@ def read_ranges(frame: bytes) -> dict[int, tuple[int, int]]:
     Raises:  MalformedFrame: the frame is no such response, or has an error code
     """
     try:
-        body = _Body(frame, flexible=False)
+        body = _body(frame, is_flexible=False)
         error_code, count = body.int16(), body.int32()
         if error_code or count < 0:
             raise MalformedFrame("broker", f"ApiVersions answers error {error_code}")
@@ -187,23 +136,28 @@ def read_topics(frame: bytes, version: int) -> list[TopicAnswer]:
     Raises: MalformedFrame: the frame is no such response
     """
     try:
-        return list(_topics(_Body(frame), version))
+        return list(_topics(_body(frame), version))
     except OUT_OF_BYTES as error:
         raise MalformedFrame("broker", f"Metadata response of {len(frame)} bytes is too short") from error
 
 
-def _topics(body: _Body, version: int) -> Iterator[TopicAnswer]:
+def _ids(body: BodyReader) -> tuple[BrokerId, ...]:
+    return tuple(body.int32() for _ in range(body.count()))
+
+
+def _topics(body: BodyReader, version: int) -> Iterator[TopicAnswer]:
     body.int32()  # throttle time
     for _ in range(body.count()):
         body.int32()
-        body.string()
+        body.text()
         body.int32()
-        body.string()
+        body.text()
         body.tags()
-    body.string()  # cluster id
+    body.text()  # cluster id
     body.int32()  # controller
     for _ in range(body.count()):
-        error_code, name = body.int16(), body.string()
+        body.int16()  # the error of a topic without partitions
+        name = body.text()
         topic_id = body.take(UUID_BYTES) if version >= METADATA_BY_ID else None
         body.skip(1)  # is internal
         found: dict[int, tuple[BrokerId, tuple[BrokerId, ...]]] = {}
@@ -211,16 +165,15 @@ def _topics(body: _Body, version: int) -> Iterator[TopicAnswer]:
             body.int16()  # the error of a partition without a leader comes with leader -1
             index, leader = body.int32(), body.int32()
             body.int32()  # leader epoch
-            replicas = body.ids()
-            body.ids()  # in sync
-            body.ids()  # offline
+            replicas = _ids(body)
+            _ids(body)  # in sync
+            _ids(body)  # offline
             body.tags()
             found[index] = (leader, replicas)
         body.skip(4)  # authorized operations
         body.tags()
         indexes = range(len(found)) if all(each in found for each in range(len(found))) else ()
         yield TopicAnswer(
-            error_code,
             name,
             None if topic_id == _NO_ID else topic_id,
             tuple(found[each][0] for each in indexes),
@@ -240,20 +193,20 @@ def read_coordinators(frame: bytes, version: int, keys: Sequence[bytes]) -> dict
     Raises:  MalformedFrame: the frame is no such response
     """
     try:
-        body = _Body(frame)
+        body = _body(frame)
         body.int32()  # throttle time
         found: dict[bytes, BrokerId] = {}
         if version < COORDINATOR_BATCH:
             error_code = body.int16()
-            body.string()
+            body.text()
             broker_id = body.int32()
             return {} if error_code else {keys[0]: broker_id}
         for _ in range(body.count()):
-            key, broker_id = body.string(), body.int32()
-            body.string()
+            key, broker_id = body.text(), body.int32()
+            body.text()
             body.int32()
             error_code = body.int16()
-            body.string()
+            body.text()
             body.tags()
             if key is not None and not error_code:
                 found[key] = broker_id

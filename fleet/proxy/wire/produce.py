@@ -95,6 +95,20 @@ The header is read again whenever more of it arrives, so an unlimited header wou
 """
 
 
+def skip_header_tags(frame: memoryview, pos: int) -> int:
+    """Skip the tagged fields of a request header that has any.
+
+    Returns: the position after them.
+    Raises:  MalformedFrame: more fields than MAX_HEADER_TAGS, or an invalid varint
+    """
+    count = read_varint(frame, pos, "client")[0]
+    if count > MAX_HEADER_TAGS:
+        raise MalformedFrame(
+            "client", f"{count} tagged fields in a request header; the limit is {MAX_HEADER_TAGS}"
+        )
+    return skip_tags(frame, pos, "client")
+
+
 def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     """Read how many acknowledgements a Produce request requires; 0 means that it gets no response.
 
@@ -105,12 +119,7 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
     if version >= _FLEXIBLE:
         if frame[pos]:
-            count = read_varint(frame, pos, "client")[0]
-            if count > MAX_HEADER_TAGS:
-                raise MalformedFrame(
-                    "client", f"{count} tagged fields in a request header; the limit is {MAX_HEADER_TAGS}"
-                )
-            pos = skip_tags(frame, pos, "client")
+            pos = skip_header_tags(frame, pos)
         else:
             pos += 1
         length = frame[pos]

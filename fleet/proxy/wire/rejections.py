@@ -10,17 +10,9 @@ from typing import Final
 
 from fleet.core.errors import TruncatedFrame
 from fleet.proxy.wire._tables import APIS
+from fleet.proxy.wire.body_reader import request_body
 from fleet.proxy.wire.fetch import FETCH
-from fleet.proxy.wire.primitives import (
-    OUT_OF_BYTES,
-    encode_varint,
-    pack_int16,
-    pack_int32,
-    read_int16,
-    read_int32,
-    read_varint,
-    skip_tags,
-)
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, encode_varint, pack_int16, pack_int32
 
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
@@ -88,73 +80,28 @@ def _response(correlation_id: int, body: bytes, *, flexible: bool) -> bytes:
 
 def _alter_results(request: bytes, is_flexible: bool) -> bytes:
     """Return the results of AlterReplicaLogDirs: the error for each partition of the request."""
+    topics: dict[bytes, list[int]] = {}
     try:
-        reader = _Reader(request, is_flexible)
-        topics: dict[bytes, list[int]] = {}
-        for _ in range(reader.count()):
-            reader.text()
-            for _ in range(reader.count()):
-                partitions = topics.setdefault(reader.text(), [])
-                partitions += [reader.int32() for _ in range(reader.count())]
-                reader.tags()
-            reader.tags()
+        body = request_body(request, is_flexible)
+        for _ in range(body.count()):
+            body.text()  # the folder
+            for _ in range(body.count()):
+                partitions = topics.setdefault(body.text() or b"", [])
+                partitions += [body.int32() for _ in range(body.count())]
+                body.tags()
+            body.tags()
     except OUT_OF_BYTES:
         raise TruncatedFrame("client", "AlterReplicaLogDirs ends inside a field") from None
+
+    def count(number: int) -> bytes:
+        return encode_varint(number + 1) if is_flexible else pack_int32(number)
+
+    def text(value: bytes) -> bytes:
+        return (encode_varint(len(value) + 1) if is_flexible else pack_int16(len(value))) + value
+
     tags = b"\0" if is_flexible else b""
     results = b""
     for name, partitions in topics.items():
         errors = b"".join(pack_int32(each) + pack_int16(INVALID_REQUEST) + tags for each in partitions)
-        results += reader.encode_text(name) + reader.encode_count(len(partitions)) + errors + tags
-    return reader.encode_count(len(topics)) + results + tags
-
-
-class _Reader:
-    """Reads the body of a request in classic or flexible encoding."""
-
-    def __init__(self, request: bytes, is_flexible: bool) -> None:
-        self._buf = memoryview(request)
-        self._is_flexible = is_flexible
-        (client_id_bytes,) = read_int16(request, 12)
-        self._pos = 14 + max(int(client_id_bytes), 0)
-        self.tags()
-
-    def tags(self) -> None:
-        if self._is_flexible:
-            self._pos = skip_tags(self._buf, self._pos, "client")
-
-    def int32(self) -> int:
-        (value,) = read_int32(self._buf, self._pos)
-        self._pos += 4
-        return int(value)
-
-    def count(self) -> int:
-        """The number of elements of an array; each of them has at least one byte."""
-        if self._is_flexible:
-            value, self._pos = read_varint(self._buf, self._pos, "client")
-            value -= 1
-        else:
-            value = self.int32()
-        if value > len(self._buf) - self._pos:
-            raise IndexError(value)
-        return max(value, 0)
-
-    def text(self) -> bytes:
-        if self._is_flexible:
-            length, self._pos = read_varint(self._buf, self._pos, "client")
-            length -= 1
-        else:
-            (length,) = read_int16(self._buf, self._pos)
-            self._pos += 2
-        after = self._pos + max(int(length), 0)
-        if after > len(self._buf):
-            raise IndexError(after)
-        value = bytes(self._buf[self._pos : after])
-        self._pos = after
-        return value
-
-    def encode_count(self, count: int) -> bytes:
-        return encode_varint(count + 1) if self._is_flexible else pack_int32(count)
-
-    def encode_text(self, value: bytes) -> bytes:
-        length = encode_varint(len(value) + 1) if self._is_flexible else pack_int16(len(value))
-        return length + value
+        results += text(name) + count(len(partitions)) + errors + tags
+    return count(len(topics)) + results + tags

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i16_be, read_i32_be
 
-from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS, ROUTES
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_varint, skip_tags
-from fleet.proxy.wire.produce import MAX_HEADER_TAGS, REQUEST_HEADER_BYTES
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_varint
+from fleet.proxy.wire.produce import REQUEST_HEADER_BYTES, skip_header_tags
 from fleet.proxy.wire.requests import VERSIONS_PER_API
 from fleet.proxy.wire.routes import CONFIG, ENTER_ARRAY, TOPIC_ID, TOPIC_NAME, Route
 
@@ -53,7 +52,7 @@ class RoutingKey:
 
     def __init__(self) -> None:
         self._seen: i64 = 0
-        """The end of the bytes that were read, or must be."""
+        """The end of the bytes that were read, or that must arrive."""
         self.start: i64 = 0
         self.end: i64 = 0
         self.partition: i64 = -1
@@ -86,9 +85,7 @@ class RoutingKey:
         count: int
         if is_flexible:
             if data[at]:
-                if read_varint(data, at, "client")[0] > MAX_HEADER_TAGS:
-                    raise MalformedFrame("client", f"more than {MAX_HEADER_TAGS} tagged fields in a header")
-                at = skip_tags(memoryview(data), at, "client")
+                at = skip_header_tags(memoryview(data), at)
             else:
                 at += 1
         step: i64
@@ -96,21 +93,10 @@ class RoutingKey:
             if step > 0:
                 at += step
                 continue
-            if is_flexible:
-                count = data[at]
-                at += 1
-                if count > 127:
-                    count, at = read_varint(data, at - 1, "client")
-                count -= 1
-            elif step == ENTER_ARRAY:
-                count = read_i32_be(data, at)
-                at += 4
-            else:
-                count = read_i16_be(data, at)
-                at += 2
+            count = self._read_length(data, at, is_flexible, step == ENTER_ARRAY)
+            at = self._seen
             if step == ENTER_ARRAY:
                 if count < 1:
-                    self._seen = at
                     return False
             elif count > 0:
                 at += count
@@ -122,18 +108,10 @@ class RoutingKey:
             if kind == CONFIG:
                 resource = data[at]
                 at += 1
-            if is_flexible:
-                length = data[at]
-                at += 1
-                if length > 127:
-                    length, at = read_varint(data, at - 1, "client")
-                length -= 1
-            else:
-                length = read_i16_be(data, at)
-                at += 2
+            length = self._read_length(data, at, is_flexible, False)
             if length < 1:
-                self._seen = at
                 return False
+            at = self._seen
         self.start = at
         self.end = self._seen = at + length
         self.partition = -1
@@ -147,24 +125,32 @@ class RoutingKey:
 
     def _read_partition(self, data: bytes, is_flexible: bool) -> bool:
         """Read the index of the topic's first partition."""
-        at: i64 = self.end
-        count: int
-        if is_flexible:
-            count = data[at]
-            at += 1
-            if count > 127:
-                count, at = read_varint(data, at - 1, "client")
-            count -= 1
-        else:
-            count = read_i32_be(data, at)
-            at += 4
-        self._seen = at
-        if count < 1:
+        if self._read_length(data, self.end, is_flexible, True) < 1:
             return False
+        at: i64 = self._seen
         self._seen = at + 4
         partition: int = read_i32_be(data, at)
         self.partition = partition
         return True
+
+    def _read_length(self, data: bytes, at: i64, is_flexible: bool, is_array: bool) -> int:
+        """Read the length of a string or the number of an array's elements; -1 for null. ``_seen`` is then
+        behind it."""
+        length: int
+        if is_flexible:
+            length = data[at]
+            at += 1
+            if length > 127:
+                length, at = read_varint(data, at - 1, "client")
+            self._seen = at
+            return length - 1
+        if is_array:
+            length = read_i32_be(data, at)
+            self._seen = at + 4
+        else:
+            length = read_i16_be(data, at)
+            self._seen = at + 2
+        return length
 
     def _read_broker_id(self, data: bytes) -> bool:
         digits = data[self.start : self.end]

@@ -392,15 +392,18 @@ def of_one_member(listener: ListenerSettings) -> Settings:
 EXTERNAL = ListenerSettings("external", "0.0.0.0", 9092, 9100, "proxy-1.example", 9292, 9300)
 
 
-async def test_versions_are_collected_for_shared_listeners_only(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    "listener", [EXTERNAL, replace(EXTERNAL, is_shared=True, broker_host="b{broker_id}.example")]
+)
+async def test_versions_are_collected_for_shared_listeners_only(
+    cluster: Cluster, listener: ListenerSettings
+) -> None:
     cluster.listed, cluster.up = (B1, B2), {at(B1), at(B2)}
-    for listener in (EXTERNAL, replace(EXTERNAL, is_shared=True, broker_host="b{broker_id}.example")):
-        changes = Changes()
-        watch = BrokerWatch(of_one_member(listener), changes, "p1")
-        async with running(watch):
-            await until(lambda watch=watch: watch.reachable == {1: True, 2: True})  # type: ignore[misc]
-            expected = {each.broker_id: b"%d" % each.port for each in (B1, B2)} if listener.is_shared else {}
-            assert watch.api_versions == expected
+    watch = BrokerWatch(of_one_member(listener), Changes(), "p1")
+    async with running(watch):
+        await until(lambda: watch.reachable == {1: True, 2: True})
+        expected = {each.broker_id: b"%d" % each.port for each in (B1, B2)} if listener.is_shared else {}
+        assert watch.api_versions == expected
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.routes import TOPIC_NAME
 from fleet.proxy.wire.routing_keys import RoutingKey
+from tests.property.kafka_requests import fetch_in_rack, produce_to
 from tests.property.wire_fleet import Limits, request
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
 WRITE_BUFFER_BYTES = 100_000
 FAR_S = 1e6
 LIMIT_S = 10.0
@@ -46,6 +46,9 @@ class FakeTransport:
         self.waiting_bytes = 0
         self.high_bytes = 64 * 1024
         self.is_stuck = self.is_paused = self.is_closed = self.has_eof = self.is_full = False
+        self.ended = asyncio.Event()
+        """Set by a goodbye, and by the end."""
+        self.aborted = asyncio.Event()
 
     def write(self, data: bytes | memoryview) -> None:
         self.written += bytes(data)
@@ -86,11 +89,15 @@ class FakeTransport:
 
     def write_eof(self) -> None:
         self.has_eof = True
+        self.ended.set()
 
     def close(self) -> None:
         self.is_closed = True
+        self.ended.set()
 
-    abort = close
+    def abort(self) -> None:
+        self.close()
+        self.aborted.set()
 
 
 class Fleet:
@@ -117,8 +124,9 @@ class Fleet:
         self.dialing: Callable[[RoutedConnection], None] = self.connect
         self.redialing: Callable[[RoutedConnection], object] = self.dial
         router = Router(self, RoutingKey(), None)
+        host: Any = self  # has what the tests need of a host
         self.client = RoutedConnection(
-            self,  # type: ignore[arg-type]
+            host,
             Traffic(),
             "external",
             lambda source, made: Session(_no_source(), Limits(), WireCounters(), source, router=made),
@@ -205,36 +213,15 @@ def _no_source() -> Any:
     return SimpleNamespace(book=None)
 
 
-async def turns() -> None:
+async def turns(number: int = 8) -> None:
     """Some turns of the loop."""
-    for _ in range(8):
+    for _ in range(number):
         await asyncio.sleep(0)
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack(">h", len(value)) + value
-
-
-def produce(correlation_id: int, topic: bytes, acks: int = 1, size: int = 0) -> bytes:
-    """Produce v8. Source: ProduceRequest.json"""
-    body = struct.pack(">hhi", -1, acks, 1000) + struct.pack(">i", 1) + text(topic)
-    return request(PRODUCE, 8, correlation_id, body + struct.pack(">iii", 1, 0, size) + bytes(size))
-
-
-def fetch_of_rack(correlation_id: int, topic: bytes, rack: bytes = b"rack") -> bytes:
-    """Fetch v11. Source: FetchRequest.json"""
-    topics = struct.pack(">i", 1) + text(topic) + struct.pack(">iiiqqi", 1, 0, 0, 0, 0, 1)
-    head = struct.pack(">iiiibii", -1, 500, 1, 1, 0, 0, 0)
-    return request(FETCH, 11, correlation_id, head + topics + struct.pack(">i", 0) + text(rack))
-
-
-def metadata(correlation_id: int) -> bytes:
-    return request(METADATA, 1, correlation_id, struct.pack(">i", 0))
 
 
 async def test_requests_for_two_brokers_take_turns_and_keep_their_order() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"), produce(2, b"t2"), produce(3, b"t1"), produce(4, b"t1"))
+    await fleet.send(produce_to(b"t1", 1), produce_to(b"t2", 2), produce_to(b"t1", 3), produce_to(b"t1", 4))
     assert fleet.sent_to(1) == [1]
     assert 2 not in fleet.brokers, "the first response has not passed"
     await fleet.answer(1, 1)
@@ -252,7 +239,7 @@ async def test_requests_for_two_brokers_take_turns_and_keep_their_order() -> Non
 async def test_only_some_idle_brokers_stay_connected() -> None:
     fleet = Fleet()
     for number in range(1, 8):
-        await fleet.send(produce(number, b"t%d" % number))
+        await fleet.send(produce_to(b"t%d" % number, number))
         await fleet.answer(number, number)
     left = [number for number in range(1, 8) if fleet.brokers[number][1].has_eof]
     assert left == list(range(1, 7 - MAX_IDLE_BROKERS))
@@ -262,15 +249,15 @@ async def test_only_some_idle_brokers_stay_connected() -> None:
 
 async def test_idle_broker_may_close_and_is_dialled_again() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"))
+    await fleet.send(produce_to(b"t1", 1))
     await fleet.answer(1, 1)
-    await fleet.send(produce(2, b"t2"))
+    await fleet.send(produce_to(b"t2", 2))
     await fleet.answer(2, 2)
     side, _ = fleet.brokers[1]
     side.eof_received()
     await turns()
     assert fleet.client.state is State.JOINED
-    await fleet.send(produce(3, b"t1"))
+    await fleet.send(produce_to(b"t1", 3))
     assert fleet.dials == [1, 2, 1]
     assert fleet.sent_to(1) == [3]
 
@@ -279,7 +266,7 @@ async def test_broker_that_was_paused_for_a_slow_client_is_read_again() -> None:
     """Found in review: the broker became idle while paused, and its next response was never read."""
     fleet = Fleet()
     fleet.transport.is_stuck = True
-    await fleet.send(produce(1, b"t1"), produce(2, b"t2"), produce(3, b"t1"))
+    await fleet.send(produce_to(b"t1", 1), produce_to(b"t2", 2), produce_to(b"t1", 3))
     await fleet.answer(1, 1, 2 * WRITE_BUFFER_BYTES)
     assert fleet.brokers[2][1].is_paused, "the client is still behind"
     fleet.transport.drain()
@@ -305,7 +292,7 @@ async def send_until_paused(fleet: Fleet, topic: bytes, size: int, limit: int) -
     for number in range(limit):
         if fleet.transport.is_paused:
             return number
-        await fleet.send(produce(100 + number, topic, acks=0, size=size))
+        await fleet.send(produce_to(topic, 100 + number, acks=0, size=size))
     return limit
 
 
@@ -314,8 +301,8 @@ async def test_full_buffer_of_a_broker_counts_after_a_switch(left_bytes: int) ->
     """Found in review: 40 MB waited for a broker that did not read, because its transport reports once."""
     fleet = Fleet()
     get_stuck(fleet, 1)
-    await fleet.send(produce(1, b"t1", acks=0, size=3000))
-    await fleet.send(produce(2, b"t2", acks=0))
+    await fleet.send(produce_to(b"t1", 1, acks=0, size=3000))
+    await fleet.send(produce_to(b"t2", 2, acks=0))
     if left_bytes < 3000:
         fleet.brokers[1][1].drain(left_bytes)
     await send_until_paused(fleet, b"t1", 20_000, 100)
@@ -329,13 +316,13 @@ async def test_broker_that_has_caught_up_while_idle_does_not_count_as_behind() -
     """Found in review: the client was never read again, although nothing waited for the broker."""
     fleet = Fleet()
     get_stuck(fleet, 1)
-    await fleet.send(produce(1, b"t1", acks=0, size=WRITE_BUFFER_BYTES), produce(2, b"t2", acks=0))
+    await fleet.send(produce_to(b"t1", 1, acks=0, size=WRITE_BUFFER_BYTES), produce_to(b"t2", 2, acks=0))
     if fleet.transport.is_paused:
         fleet.brokers[1][1].drain(20_000)
     transport = fleet.brokers[1][1]
     transport.drain(20_000)
-    await fleet.send(produce(3, b"t2", acks=0))
-    await fleet.send(produce(4, b"t1", acks=0))
+    await fleet.send(produce_to(b"t2", 3, acks=0))
+    await fleet.send(produce_to(b"t1", 4, acks=0))
     transport.is_stuck = False
     transport.drain()
     assert await send_until_paused(fleet, b"t1", 10, 300) == 300
@@ -345,7 +332,7 @@ async def test_round_robin_over_four_brokers_dials_each_once() -> None:
     fleet = Fleet()
     for number in range(12):
         broker_id = number % 4 + 1
-        await fleet.send(produce(number, b"t%d" % broker_id))
+        await fleet.send(produce_to(b"t%d" % broker_id, number))
         await fleet.answer(broker_id, number)
     assert fleet.dials == [1, 2, 3, 4]
 
@@ -353,10 +340,10 @@ async def test_round_robin_over_four_brokers_dials_each_once() -> None:
 async def test_records_for_another_broker_after_the_goodbye_are_never_parsed() -> None:
     """Found in review: bytes of a record became a request to the present broker."""
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"))
+    await fleet.send(produce_to(b"t1", 1))
     await fleet.answer(1, 1)
     fleet.client.leave()
-    frame, inner = produce(2, b"t2", acks=0, size=60_000), produce(66, b"t1", acks=0)
+    frame, inner = produce_to(b"t2", 2, acks=0, size=60_000), produce_to(b"t1", 66, acks=0)
     for piece in (frame[:50_000], inner, frame[50_000:]):
         fleet.client.data_received(piece)
     assert fleet.sent_to(1) == [1]
@@ -365,11 +352,12 @@ async def test_records_for_another_broker_after_the_goodbye_are_never_parsed() -
 
 async def test_client_that_ends_after_the_goodbye_is_closed() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"))
+    await fleet.send(produce_to(b"t1", 1))
     await fleet.answer(1, 1)
-    await fleet.send(produce(2, b"new"))
+    await fleet.send(produce_to(b"new", 2))
     fleet.client.drain(0.0)
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(LIMIT_S):
+        await fleet.transport.ended.wait()
     assert (fleet.client.state, fleet.transport.has_eof) == (State.LEAVING, True)
     fleet.client.eof_received()
     assert fleet.transport.is_closed
@@ -377,10 +365,11 @@ async def test_client_that_ends_after_the_goodbye_is_closed() -> None:
 
 async def test_client_that_has_ended_before_the_goodbye_is_closed_at_the_deadline() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"new", acks=0))
+    await fleet.send(produce_to(b"new", 1, acks=0))
     assert fleet.client.eof_received()
     fleet.client.drain(0.0)
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(LIMIT_S):
+        await fleet.transport.ended.wait()
     assert fleet.transport.is_closed
 
 
@@ -392,24 +381,21 @@ async def test_unread_reply_of_a_client_that_has_ended_is_cut_off() -> None:
     waiting: list[RoutedConnection] = []
     fleet.dialing = waiting.append
     await fleet.send(request(18, 0, 1))
-    await fleet.send(produce(2, b"t1", acks=0))
+    await fleet.send(produce_to(b"t1", 2, acks=0))
     fleet.client.drain(LIMIT_S)
     assert fleet.client.eof_received()
-    aborted = asyncio.Event()
-    fleet.transport.abort = aborted.set  # type: ignore[method-assign]
     fleet.connect(waiting[0])
     async with asyncio.timeout(LIMIT_S):
-        await aborted.wait()
+        await fleet.transport.aborted.wait()
 
 
 async def test_many_fetches_with_a_rack_in_one_read_pass() -> None:
     """Found in review: each replaced frame presented the next one in the same call, up to Python's limit."""
     fleet = Fleet()
-    await fleet.send(produce(0, b"t1", acks=0))
+    await fleet.send(produce_to(b"t1", 0, acks=0))
     number = 2 * sys.getrecursionlimit()
-    fleet.client.data_received(b"".join(fetch_of_rack(each, b"t1") for each in range(1, number)))
-    for _ in range(number):
-        await asyncio.sleep(0)
+    fleet.client.data_received(b"".join(fetch_in_rack(b"t1", b"rack", each) for each in range(1, number)))
+    await turns(number)
     assert len(fleet.sent_to(1)) == number
     assert b"rack" not in fleet.brokers[1][1].written
     assert fleet.refusals == []
@@ -418,8 +404,8 @@ async def test_many_fetches_with_a_rack_in_one_read_pass() -> None:
 async def test_waiting_frame_is_looked_up_once_in_a_drain() -> None:
     """Found in review: a frame that a drain refuses was looked up again and again."""
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"))
-    await fleet.send(produce(2, b"new"))
+    await fleet.send(produce_to(b"t1", 1))
+    await fleet.send(produce_to(b"new", 2))
     assert len(fleet.look_ups) == 1
     fleet.client.drain(LIMIT_S)
     for _ in range(5):
@@ -435,8 +421,8 @@ async def test_waiting_frame_is_looked_up_once_in_a_drain() -> None:
 async def test_produce_without_acks_that_waits_in_a_drain_is_sent(topic: bytes) -> None:
     """Its sender counts it as delivered."""
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"))
-    await fleet.send(produce(2, topic, acks=0))
+    await fleet.send(produce_to(b"t1", 1))
+    await fleet.send(produce_to(topic, 2, acks=0))
     fleet.client.drain(LIMIT_S)
     if topic == b"new":
         fleet.leads(2, topic)
@@ -449,7 +435,7 @@ async def test_produce_without_acks_that_waits_in_a_drain_is_sent(topic: bytes) 
 
 async def test_bytes_after_the_goodbye_are_not_kept() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"t1"))
+    await fleet.send(produce_to(b"t1", 1))
     await fleet.answer(1, 1)
     fleet.client.leave()
     for _ in range(20):
@@ -459,7 +445,7 @@ async def test_bytes_after_the_goodbye_are_not_kept() -> None:
 
 async def test_end_of_a_client_waits_for_its_last_frame() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"new", acks=0))
+    await fleet.send(produce_to(b"new", 1, acks=0))
     assert fleet.client.eof_received()
     fleet.leads(3, b"new")
     fleet.client.looked_up(fleet.client.waits)
@@ -470,13 +456,13 @@ async def test_end_of_a_client_waits_for_its_last_frame() -> None:
 
 async def test_late_answer_is_not_taken_for_another_frame() -> None:
     fleet = Fleet()
-    await fleet.send(produce(1, b"new"))
+    await fleet.send(produce_to(b"new", 1))
     first = fleet.client.waits
     fleet.leads(3, b"new")
     fleet.client.looked_up(first)
     await turns()
     await fleet.answer(3, 1)
-    await fleet.send(produce(2, b"newer"))
+    await fleet.send(produce_to(b"newer", 2))
     assert len(fleet.look_ups) == 2
     fleet.client.looked_up(first)
     await turns()
@@ -491,7 +477,7 @@ async def test_greeting_reaches_each_broker_first_and_its_answers_nobody() -> No
     await fleet.send(greeting)
     assert fleet.transport.written == struct.pack(">iihii", 14, 77, 0, 0, 0)
     for broker_id, correlation_id in ((1, 1), (2, 2), (1, 3)):
-        await fleet.send(produce(correlation_id, b"t%d" % broker_id))
+        await fleet.send(produce_to(b"t%d" % broker_id, correlation_id))
         side, _ = fleet.brokers[broker_id]
         if correlation_id < 3:
             answer = struct.pack(">iihii", 14, 77, 0, 0, 0)
@@ -518,7 +504,8 @@ async def test_dial_in_the_turn_of_another_keeps_its_time_limit() -> None:
     fleet, lost = Fleet(), asyncio.Queue[BrokerId]()
     upstreams = Upstreams(())
     upstreams.commit({each: Broker(each, "192.0.2.9", 9092) for each in (1, 2)})
-    dialer = Dialer(upstreams, None, SimpleNamespace(), 0.1, lost.put_nowait, lambda _: None)  # type: ignore[arg-type]
+    unused_tls: Any = None
+    dialer = Dialer(upstreams, None, unused_tls, 0.1, lost.put_nowait, lambda _: None)
 
     async def connect(connection: ClientConnection, candidate: Candidate) -> None:
         assert isinstance(connection, RoutedConnection)
@@ -530,7 +517,7 @@ async def test_dial_in_the_turn_of_another_keeps_its_time_limit() -> None:
     dialer.connect = connect
     fleet.dialing = dialer.dial
     fleet.redialing = lambda client: asyncio.get_running_loop().call_soon(dialer.dial, client)
-    await fleet.send(produce(1, b"t1", acks=0), produce(2, b"t2", acks=0))
+    await fleet.send(produce_to(b"t1", 1, acks=0), produce_to(b"t2", 2, acks=0))
     async with asyncio.timeout(LIMIT_S):
         assert await lost.get() == 2
     await turns()

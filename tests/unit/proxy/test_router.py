@@ -30,6 +30,7 @@ from fleet.proxy.wire.merging import LIST_GROUPS
 from fleet.proxy.wire.routes import GROUP, TOPIC_NAME, TRANSACTION
 from fleet.proxy.wire.routing_keys import RoutingKey
 from fleet.proxy.wire.verdicts import INCOMPLETE, ORDINARY
+from tests.property.kafka_requests import fetch_in_rack, metadata, produce_to, string
 from tests.property.wire_fleet import request
 
 PRODUCE, FETCH, METADATA, HEARTBEAT, SASL_HANDSHAKE, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = (
@@ -88,48 +89,22 @@ def router(cluster: FakeCluster, assumed: BrokerId | None = None) -> Router:
     return Router(cluster, RoutingKey(), assumed)
 
 
-def text(value: bytes) -> bytes:
-    return struct.pack(">h", len(value)) + value
-
-
-def produce(topic: bytes = b"t", partition: int = 0) -> bytes:
-    """Produce v3. Source: ProduceRequest.json"""
-    body = (
-        struct.pack(">hhi", -1, 1, 1000)
-        + struct.pack(">i", 1)
-        + text(topic)
-        + struct.pack(">ii", 1, partition)
-    )
-    return request(PRODUCE, 3, 1, body)
-
-
 def fetch(topic: bytes | None = b"t") -> bytes:
     """Fetch v7. Source: FetchRequest.json"""
     topics = (
         struct.pack(">i", 0)
         if topic is None
-        else struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 0)
+        else struct.pack(">i", 1) + string(topic) + struct.pack(">ii", 1, 0)
     )
     return request(FETCH, 7, 1, struct.pack(">iiiibii", -1, 500, 1, 1, 0, 7, 3) + topics)
 
 
-def fetch_of_rack(rack: bytes) -> bytes:
-    """Fetch v11. Source: FetchRequest.json"""
-    topics = struct.pack(">i", 1) + text(b"t") + struct.pack(">iiiqqi", 1, 0, 0, 0, 0, 1)
-    head = struct.pack(">iiiibii", -1, 500, 1, 1, 0, 0, 0)
-    return request(FETCH, 11, 1, head + topics + struct.pack(">i", 0) + text(rack))
-
-
 def heartbeat(group: bytes = b"g") -> bytes:
-    return request(HEARTBEAT, 0, 1, text(group))
-
-
-def metadata() -> bytes:
-    return request(METADATA, 1, 1, struct.pack(">i", 0))
+    return request(HEARTBEAT, 0, 1, string(group))
 
 
 def describe_broker(broker_id: str) -> bytes:
-    return request(DESCRIBE_CONFIGS, 1, 1, struct.pack(">ib", 1, 4) + text(broker_id.encode()) + b"rest")
+    return request(DESCRIBE_CONFIGS, 1, 1, struct.pack(">ib", 1, 4) + string(broker_id.encode()) + b"rest")
 
 
 def api_versions(node_id: int | None) -> bytes:
@@ -169,20 +144,20 @@ def test_request_without_key_goes_to_any_broker(cluster: FakeCluster) -> None:
 
 def test_first_key_is_looked_up_and_identifies_the_connection(cluster: FakeCluster) -> None:
     tested = router(cluster)
-    assert waits(tested, produce()) == LOOK_UP
+    assert waits(tested, produce_to(b"t")) == LOOK_UP
     assert (tested.kind, tested.key) == (TOPIC_NAME, b"t")
     cluster.leads(3)
     tested.answered()
-    assert passes(tested, produce()) == 3
+    assert passes(tested, produce_to(b"t")) == 3
     assert (tested.identity, tested.certainty) == (3, INFERRED)
     assert passes(tested, metadata()) == 3
 
 
 def test_fresh_entry_needs_no_look_up_and_an_old_one_does(cluster: FakeCluster) -> None:
     cluster.leads(3)
-    assert passes(router(cluster), produce()) == 3
+    assert passes(router(cluster), produce_to(b"t")) == 3
     cluster.clock_s += 5
-    assert waits(router(cluster), produce()) == LOOK_UP
+    assert waits(router(cluster), produce_to(b"t")) == LOOK_UP
 
 
 def test_connection_of_any_broker_switches_to_the_broker_of_the_key(cluster: FakeCluster) -> None:
@@ -205,15 +180,15 @@ def test_connection_that_has_the_broker_by_chance_stays(cluster: FakeCluster) ->
 def test_contradiction_is_asked_again_and_the_answer_decides(cluster: FakeCluster) -> None:
     tested = router(cluster)
     cluster.leads(1)
-    assert passes(tested, produce()) == 1
+    assert passes(tested, produce_to(b"t")) == 1
     cluster.leads(2, b"other")
     cluster.clock_s += 5
-    assert waits(tested, produce(b"other")) == LOOK_UP
+    assert waits(tested, produce_to(b"other")) == LOOK_UP
     cluster.leads(1, b"other")  # the map was old
     tested.answered()
-    assert passes(tested, produce(b"other")) == 1
+    assert passes(tested, produce_to(b"other")) == 1
     cluster.leads(2, b"third")
-    switch(tested, produce(b"third"), 2)
+    switch(tested, produce_to(b"third"), 2)
     assert tested.identity == 2
 
 
@@ -222,43 +197,43 @@ def test_key_of_the_present_broker_needs_no_fresh_answer(cluster: FakeCluster) -
     tested = router(cluster)
     cluster.leads(1)
     cluster.coordinates(1)
-    passes(tested, produce())
+    passes(tested, produce_to(b"t"))
     cluster.clock_s += 500
-    for frame in (produce(), heartbeat(), produce()):
+    for frame in (produce_to(b"t"), heartbeat(), produce_to(b"t")):
         assert passes(tested, frame) == 1
 
 
 def test_moved_leader_is_found_after_the_map_has_changed(cluster: FakeCluster) -> None:
     tested = router(cluster)
     cluster.leads(1)
-    assert passes(tested, produce()) == passes(tested, produce()) == 1
+    assert passes(tested, produce_to(b"t")) == passes(tested, produce_to(b"t")) == 1
     cluster.leads(3)
-    switch(tested, produce(), 3)
+    switch(tested, produce_to(b"t"), 3)
 
 
 def test_look_up_without_answer_lets_the_broker_give_the_error(cluster: FakeCluster) -> None:
     tested = router(cluster)
-    assert waits(tested, produce()) == LOOK_UP
+    assert waits(tested, produce_to(b"t")) == LOOK_UP
     tested.answered()  # the look-up failed, and the map has no entry
-    assert passes(tested, produce()) == ANY
+    assert passes(tested, produce_to(b"t")) == ANY
     assert tested.certainty == NOT_KNOWN
     tested.connected(2)
     cluster.leads(NO_BROKER)
-    assert passes(tested, produce()) == 2
+    assert passes(tested, produce_to(b"t")) == 2
 
 
 def test_identified_connection_keeps_its_broker_for_keys_without_broker(cluster: FakeCluster) -> None:
     tested = router(cluster)
     cluster.leads(1)
-    passes(tested, produce())
+    passes(tested, produce_to(b"t"))
     cluster.leads(NO_BROKER)
-    assert passes(tested, produce()) == 1
+    assert passes(tested, produce_to(b"t")) == 1
 
 
 def test_broker_that_the_directory_does_not_know_is_not_dialled(cluster: FakeCluster) -> None:
     tested = router(cluster)
     cluster.leads(99)
-    assert passes(tested, produce()) == ANY
+    assert passes(tested, produce_to(b"t")) == ANY
 
 
 def test_client_that_names_its_broker_is_never_asked_about_keys(cluster: FakeCluster) -> None:
@@ -280,7 +255,7 @@ def test_api_versions_without_broker_is_answered_for_all(cluster: FakeCluster, n
     assert (tested.take_reply(), tested.reply) == (cluster.answer_api_versions(version, 1), b"")
     assert tested.greeting == frame
     cluster.leads(3)
-    assert passes(tested, produce()) == 3
+    assert passes(tested, produce_to(b"t")) == 3
 
 
 def test_second_api_versions_goes_to_a_broker(cluster: FakeCluster) -> None:
@@ -302,7 +277,7 @@ def test_group_and_transaction_of_one_name_are_two_keys(cluster: FakeCluster) ->
     tested = router(cluster)
     cluster.routing.learn_coordinator(TRANSACTION, b"g", 1, cluster.clock_s)
     cluster.coordinates(2)
-    assert passes(tested, request(22, 0, 1, text(b"g") + struct.pack(">i", 1))) == 1, "InitProducerId"
+    assert passes(tested, request(22, 0, 1, string(b"g") + struct.pack(">i", 1))) == 1, "InitProducerId"
     switch(tested, heartbeat(), 2)
 
 
@@ -330,9 +305,9 @@ def test_only_identity_is_assumed_and_checked(cluster: FakeCluster) -> None:
     assert passes(tested, api_versions(None)) == 1
     assert tested.certainty == ASSUMED
     cluster.leads(1)
-    assert passes(tested, produce()) == 1
+    assert passes(tested, produce_to(b"t")) == 1
     cluster.leads(2, b"other")
-    switch(tested, produce(b"other"), 2)
+    switch(tested, produce_to(b"other"), 2)
     assert tested.certainty == INFERRED
 
 
@@ -346,7 +321,7 @@ def test_assumed_broker_that_is_down_does_not_keep_a_bootstrap_client(cluster: F
 def test_follower_may_serve_an_assumed_connection(cluster: FakeCluster) -> None:
     cluster.leads(2, replicas=(2, 1))
     tested = router(cluster, assumed=1)
-    assert passes(tested, fetch_of_rack(b"")) == 1
+    assert passes(tested, fetch_in_rack(b"t", b"")) == 1
     switch(tested, fetch(), 2)
 
 
@@ -372,7 +347,7 @@ def test_fetch_of_an_unknown_session_is_answered_here(cluster: FakeCluster) -> N
 def test_rack_of_a_fetch_is_blanked_where_the_broker_is_inferred(cluster: FakeCluster) -> None:
     cluster.leads(3)
     tested = router(cluster)
-    frame, blank = fetch_of_rack(b"a"), fetch_of_rack(b"")
+    frame, blank = fetch_in_rack(b"t", b"a"), fetch_in_rack(b"t", b"")
     assert passes(tested, blank) == 3
     for end in range(len(frame) - 20, len(frame)):
         assert tested.route(frame[:end], 0, end, True) == INCOMPLETE
@@ -388,7 +363,7 @@ def test_log_dirs_are_rejected_until_the_broker_is_known(cluster: FakeCluster) -
     assert tested.route(frame, 0, len(frame), True) == len(frame)
     assert struct.unpack(">iiiihhi", tested.take_reply()) == (20, 1, 0, 1, 42, 0, 0)
     cluster.leads(3)
-    passes(tested, produce())
+    passes(tested, produce_to(b"t"))
     assert passes(tested, frame) == 3
 
 
@@ -403,20 +378,20 @@ def test_groups_are_listed_by_all_brokers_until_the_broker_is_known(cluster: Fak
     assert tested.take_reply() == b"answer"
     assert waits(tested, frame) == GATHER, "each request is sent again"
     cluster.leads(3)
-    passes(tested, produce())
+    passes(tested, produce_to(b"t"))
     assert passes(tested, frame) == 3
 
 
 def test_credentials_need_a_known_broker(cluster: FakeCluster) -> None:
-    frame = request(SASL_HANDSHAKE, 1, 1, text(b"PLAIN"))
+    frame = request(SASL_HANDSHAKE, 1, 1, string(b"PLAIN"))
     with pytest.raises(UnidentifiedBroker, match="use a client that sends ApiVersions v5"):
         router(cluster).route(frame, 0, len(frame), True)
     tested = router(cluster, assumed=2)
     assert passes(tested, frame) == 2
     cluster.leads(2)
-    assert passes(tested, produce()) == 2
+    assert passes(tested, produce_to(b"t")) == 2
     cluster.leads(3, b"other")
-    other = produce(b"other")
+    other = produce_to(b"other")
     with pytest.raises(
         UnidentifiedBroker, match="authenticated to broker 2, and its request is for broker 3"
     ):
@@ -426,5 +401,5 @@ def test_credentials_need_a_known_broker(cluster: FakeCluster) -> None:
 def test_client_with_credentials_may_bootstrap_while_the_assumed_broker_is_down(cluster: FakeCluster) -> None:
     cluster.down = {2}
     tested = router(cluster, assumed=2)
-    assert passes(tested, request(SASL_HANDSHAKE, 1, 1, text(b"PLAIN"))) == ANY
+    assert passes(tested, request(SASL_HANDSHAKE, 1, 1, string(b"PLAIN"))) == ANY
     assert passes(tested, metadata()) == ANY

@@ -17,7 +17,8 @@ from fleet.core.errors import (
     UnsupportedVersion,
 )
 from fleet.core.model import Directory
-from fleet.proxy.session import HEADER_LIMIT_BYTES, MAX_REPORTED_CLIENT_ID_BYTES, Session
+from fleet.proxy.frame_limits import HEADER_LIMIT_BYTES
+from fleet.proxy.session import MAX_REPORTED_CLIENT_ID_BYTES, Session
 from fleet.proxy.wire.heartbeats import build_not_coordinator
 from fleet.proxy.wire.primitives import encode_varint
 from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
